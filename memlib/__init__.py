@@ -1,0 +1,21 @@
+"""Transformers and sparse memory, executable: the shared package of the book.
+
+The modules are the vocabulary of the theory, and their imports point one way:
+``encodings`` → ``kernels`` → ``model`` → ``train``; ``targets`` knows no model; ``claims`` and ``show`` stand beside.
+"""
+
+import torch
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "reproducible"]
+
+
+def reproducible(seed: int = 0) -> torch.Generator:
+    """Return a fresh generator for ``seed`` and use one thread, so that a run gives the same numbers everywhere.
+
+    No global seed is set: whatever is random takes a generator, and a cell that forgets it is not reproducible.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    torch.set_num_threads(1)
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,229 @@
+"""Kernels against closed forms, and the FFT path against softmax row by row."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memlib import encodings, kernels
+from memlib.kernels import causal_convolution, head_kernel, lag_attention, normalise, toeplitz
+
+ADDITIVE = ("lin", "log", "alibi", "kerple_log", "kerple_power", "t5")
+
+
+def _values(seed, batch, heads, length, width=3):
+    return torch.randn(batch, heads, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# ----------------------------------------------------------------------------------------------- kernels of one head
+
+
+def test_lin_and_log_kernels_by_hand():
+    np.testing.assert_allclose(head_kernel("lin", math.log(2), 4), [0.5, 0.25, 0.125, 0.0625], rtol=1e-14)
+    np.testing.assert_allclose(head_kernel("log", 2, 4), np.array([0, 1, 1 / 4, 1 / 9]) * 6 / math.pi**2, rtol=1e-14)
+    np.testing.assert_allclose(head_kernel("none", 1.0, 4, "window"), [0.25] * 4)
+
+
+@pytest.mark.parametrize(
+    "encoding, slope", [("lin", 0.3), ("log", 3.0), ("alibi", 0.5), ("kerple_log", 4.0), ("kerple_power", 2.0)]
+)
+def test_kernel_sums_to_one_over_the_past(encoding, slope):
+    assert head_kernel(encoding, slope, 200_000).sum() == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("encoding", [n for n in encodings.names() if n != "learned"])
+def test_window_kernel_is_what_the_last_position_sees(encoding):
+    kernel = head_kernel(encoding, 1.3, 20, "window")
+    np.testing.assert_allclose(
+        kernel, head_kernel(encoding, 1.3, 20, "none") / head_kernel(encoding, 1.3, 20, "none").sum()
+    )
+    assert kernel.sum() == pytest.approx(1)
+
+
+def test_rotary_kernel_is_rotary_attention_of_constant_tokens():
+    rotary = encodings.make("rotary", d_head=32)
+    q = torch.cat([torch.ones(20, 16), torch.zeros(20, 16)], 1).double()
+    scores = rotary.rotate(q) @ rotary.rotate(q).T
+    weights = torch.softmax(0.7 * scores[-1], -1).flip(0)
+    np.testing.assert_allclose(head_kernel("rotary", 0.7, 20, "window"), weights, rtol=1e-12)
+
+
+@given(st.floats(0.01, 5))
+@settings(deadline=None)
+def test_effective_length_of_lin(slope):
+    length = int(60 / slope) + 2
+    assert kernels.effective_length(head_kernel("lin", slope, length)) == pytest.approx(
+        kernels.exact_effective_length("lin", slope), rel=1e-10
+    )
+
+
+@pytest.mark.parametrize("slope", [1.5, 2.0, 4.0])
+def test_effective_length_of_log(slope):
+    assert kernels.exact_effective_length("log", slope) == pytest.approx(
+        float(mpmath.zeta(slope) ** 2 / mpmath.zeta(2 * slope)), rel=1e-12
+    )
+
+
+@given(st.floats(0.01, 3), st.floats(0.1, 0.99))
+@settings(deadline=None)
+def test_exact_window_of_lin(slope, mass):
+    n = kernels.exact_window("lin", slope, mass)
+    assert 1 - math.exp(-slope * n) >= mass * (1 - 1e-12)
+    assert n == 1 or 1 - math.exp(-slope * (n - 1)) < mass * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("slope, mass", [(1.2, 0.5), (1.5, 0.9), (3.0, 0.99)])
+def test_exact_window_of_log(slope, mass):
+    n = kernels.exact_window("log", slope, mass)
+    held = 1 - mpmath.zeta(slope, n + 1) / mpmath.zeta(slope)
+    before = 1 - mpmath.zeta(slope, n) / mpmath.zeta(slope)
+    assert before < mass <= held
+
+
+def test_window_counts_lags():
+    assert kernels.window(np.array([0.5, 0.3, 0.15, 0.05]), 0.9) == 3
+    assert kernels.window(np.ones(10), 0.3) == 3
+
+
+@pytest.mark.parametrize("encoding, slope", [("lin", 0.07), ("lin", 3.0), ("log", 2.5), ("log", 4.0)])
+def test_window_agrees_with_the_infinite_past(encoding, slope):
+    assert kernels.window(head_kernel(encoding, slope, 100_000), 0.9) == kernels.exact_window(encoding, slope, 0.9)
+
+
+# ----------------------------------------------------------------------------------------------------- convolution
+
+
+@given(st.integers(1, 300), st.integers(0, 2**16))
+@settings(deadline=None, max_examples=60)
+def test_causal_convolution_is_the_sum(length, seed):
+    g = torch.Generator().manual_seed(seed)
+    k, v = torch.randn(2, length, dtype=torch.float64, generator=g)
+    torch.testing.assert_close(
+        causal_convolution(k, v), torch.from_numpy(np.convolve(k, v)[:length]), rtol=0, atol=1e-11
+    )
+
+
+def test_toeplitz_by_hand():
+    got = toeplitz(torch.tensor([[1.0, 2.0, 3.0]]))[0]
+    assert got.tolist() == [[1, -math.inf, -math.inf], [2, 1, -math.inf], [3, 2, 1]]
+
+
+def _both_paths(log_weights, values, normaliser, query=None, path="fft"):
+    """Values and gradients of the fast and of the direct path."""
+    results = []
+    for p in (path, "direct"):
+        lw, v = log_weights.detach().clone().requires_grad_(), values.clone().requires_grad_()
+        q = None if query is None else query.clone().requires_grad_()
+        y = lag_attention(lw, v, normaliser, q, path=p)
+        probe = torch.cos(torch.arange(y.numel(), dtype=torch.float64)).reshape(y.shape)
+        (y * probe).sum().backward()
+        results.append([y, v.grad, lw.grad, *([] if q is None else [q.grad])])
+    return results
+
+
+@pytest.mark.parametrize("length", range(1, 301))
+def test_fft_equals_softmax_at_every_length(length):
+    """The encodings in turn, values and gradients, to 1e-10."""
+    name = ADDITIVE[length % len(ADDITIVE)]
+    lw = encodings.make(name, heads=2, generator=torch.Generator().manual_seed(length)).log_weights(length)
+    for fast, direct in zip(*_both_paths(lw, _values(length, 2, 2, length), "softmax"), strict=True):
+        assert (fast - direct).abs().max() <= 1e-10 * max(1.0, direct.abs().max())
+
+
+@given(length=st.integers(1, 300), slope=st.floats(0.01, 3), spread=st.floats(0, 5), seed=st.integers(0, 2**16),
+       normaliser=st.sampled_from(["softmax", "sink", "none"]), with_query=st.booleans())  # fmt: skip
+@settings(deadline=None, max_examples=80)
+def test_fft_equals_softmax(length, slope, spread, seed, normaliser, with_query):
+    g = torch.Generator().manual_seed(seed)
+    lw = -slope * torch.arange(length) * torch.rand(2, 1, dtype=torch.float64, generator=g)
+    lw = lw + spread * torch.rand(2, length, dtype=torch.float64, generator=g)
+    query = (
+        torch.randn(2, 2, length, dtype=torch.float64, generator=g) if with_query and normaliser != "softmax" else None
+    )
+    for fast, direct in zip(*_both_paths(lw, _values(seed, 2, 2, length), normaliser, query), strict=True):
+        assert (fast - direct).abs().max() <= 1e-10 * max(1.0, direct.abs().max())
+
+
+@pytest.mark.parametrize("shape, spread, taken", [
+    ("ramp", 5, "fft"), ("ramp", 15, "fft"), ("ramp", 30, "direct"),
+    ("step", 5, "fft"), ("step", 15, "direct"), ("step", 30, "direct"),
+])  # fmt: skip
+def test_guard_for_rising_biases(shape, spread, taken):
+    """A bias that rises by ``spread``, steadily or after lag 200: the guard leaves the FFT where digits would be lost.
+
+    On a ramp the first rows, a matrix product in any case, take most of the loss: 15 still fits.
+    """
+    rise = torch.linspace(0, 1, 300) if shape == "ramp" else (torch.arange(300) >= 200)
+    lw = spread * rise.double()[None]
+    values = _values(spread, 1, 1, 300)
+    direct, auto = lag_attention(lw, values, path="direct"), lag_attention(lw, values)
+    assert (auto - direct).abs().max() <= 1e-10
+    assert torch.equal(auto, lag_attention(lw, values, path=taken))
+
+
+def test_without_the_guard_digits_are_lost():
+    lw = torch.cat([torch.zeros(200), torch.full((100,), 30.0)]).double()[None]
+    values = _values(0, 1, 1, 300)
+    error = (lag_attention(lw, values, path="fft") - lag_attention(lw, values, path="direct")).abs().max()
+    assert error > 1e-6
+    assert torch.equal(lag_attention(lw, values), lag_attention(lw, values, path="direct"))
+
+
+@pytest.mark.parametrize("rise", [100.0, 800.0, 5000.0])
+def test_an_underflowing_normaliser_takes_the_direct_path(rise):
+    lw = torch.tensor([[0.0, rise, rise]], dtype=torch.float64)
+    values = _values(0, 1, 1, 3)
+    torch.testing.assert_close(lag_attention(lw, values)[0, 0, 0], values[0, 0, 0])
+
+
+@pytest.mark.parametrize("path", ["fft", "direct", "auto"])
+def test_a_position_without_past_attends_to_nothing(path):
+    lw = encodings.make("log", heads=2).log_weights(100)
+    lw = lw.detach().requires_grad_()
+    y = lag_attention(lw, _values(0, 1, 2, 100), path=path)
+    assert bool((y[:, :, 0] == 0).all())
+    (1e6 * y).square().sum().backward()
+    assert bool(torch.isfinite(lw.grad).all())
+
+
+def test_normalisers_by_hand():
+    logits = torch.tensor([[0.0, math.log(2), -math.inf], [-math.inf] * 3], dtype=torch.float64)
+    torch.testing.assert_close(normalise(logits, "softmax"), torch.tensor([[1 / 3, 2 / 3, 0], [0, 0, 0]]).double())
+    torch.testing.assert_close(normalise(logits, "sink"), torch.tensor([[1 / 4, 2 / 4, 0], [0, 0, 0]]).double())
+    torch.testing.assert_close(normalise(logits, "none"), torch.tensor([[1, 2, 0], [0, 0, 0]]).double())
+
+
+def test_sink_is_softmax_with_an_extra_key():
+    g = torch.Generator().manual_seed(0)
+    logits = 30 * torch.randn(50, 7, dtype=torch.float64, generator=g)
+    extended = torch.softmax(torch.cat([logits, torch.zeros(50, 1)], -1), -1)[:, :-1]
+    torch.testing.assert_close(normalise(logits, "sink"), extended)
+
+
+# ------------------------------------------------------------------------------------------------- population loss
+
+
+def test_population_loss_is_the_mean_square_error_on_independent_tokens():
+    """Sampled against exact: 200,000 independent windows of uniform tokens, variance 1/3."""
+    g = torch.Generator().manual_seed(0)
+    lags = torch.arange(30, dtype=torch.float64)
+    rho, heads = (1 + lags) ** -1.5, torch.stack([torch.exp(-p * lags) for p in (0.1, 1.0)])
+    c = kernels.best_weights(rho, heads)
+    exact = float(kernels.population_loss(rho, heads, c, variance=1 / 3))
+    x = 2 * torch.rand(200_000, 30, dtype=torch.float64, generator=g) - 1
+    errors = (x @ (rho - c @ heads)).square()
+    assert abs(float(errors.mean()) - exact) < 5 * float(errors.std()) / math.sqrt(len(errors))
+
+
+@given(st.integers(0, 2**16))
+@settings(deadline=None, max_examples=25)
+def test_best_weights_cannot_be_improved(seed):
+    g = torch.Generator().manual_seed(seed)
+    rho, heads = torch.randn(20, dtype=torch.float64, generator=g), torch.randn(3, 20, dtype=torch.float64, generator=g)
+    c = kernels.best_weights(rho, heads)
+    nearby = c + 1e-3 * torch.randn(3, dtype=torch.float64, generator=g)
+    assert kernels.population_loss(rho, heads, c) < kernels.population_loss(rho, heads, nearby)
