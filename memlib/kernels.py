@@ -231,9 +231,10 @@ def lag_attention(log_weights: Tensor, values: Tensor, normaliser: str = "softma
     ``(batch, heads, length, d)``, ``query`` ``(batch, heads, length)``.
 
     The numerator is a convolution, so a sequence costs $O(T\log T)$. An FFT's rounding error is uniform over positions
-    while the normaliser is not: where the bias rises with the lag, early rows would lose digits. The first rows are
-    therefore always computed directly, and ``path="auto"`` computes all rows directly, in $O(T^2)$, when the normaliser
-    still grows so much after the first that float64 would miss 1e-10 (float32: 1e-3) times the largest value.
+    while the normaliser is not: where the bias rises with the lag, early rows lose digits. ``path="auto"`` therefore
+    computes the first rows directly, and all rows, in $O(T^2)$, when the normaliser still grows so much after the first
+    that float64 would miss 1e-10 (float32: 1e-3) times the largest value. ``path="fft"`` and ``path="direct"`` take one
+    way for all rows.
     """
     if normaliser not in NORMALISERS:
         raise ValueError(f"unknown normaliser {normaliser!r}; allowed: {', '.join(NORMALISERS)}")
@@ -248,7 +249,7 @@ def lag_attention(log_weights: Tensor, values: Tensor, normaliser: str = "softma
         raise ValueError(
             "a logit that depends on the query alone cancels under softmax; use normaliser 'sink' or 'none'"
         )
-    first = min(DIRECT_ROWS, log_weights.shape[-1])
+    first = 0 if path == "fft" else min(DIRECT_ROWS, log_weights.shape[-1])  # rows computed directly
     if path == "direct" or first == log_weights.shape[-1]:
         return _direct(log_weights, values, normaliser, query)
     top = log_weights.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(log_weights.dtype).min)
@@ -262,7 +263,9 @@ def lag_attention(log_weights: Tensor, values: Tensor, normaliser: str = "softma
     if normaliser == "none":
         rows = rows * shift.exp()
     else:
-        rows = rows / (total if normaliser == "softmax" else total + (-shift).exp())
+        rows = rows / (total.masked_fill(total == 0, 1.0) if normaliser == "softmax" else total + (-shift).exp())
+    if not first:
+        return rows
     start = None if query is None else query[..., :first]
     return torch.cat([_direct(log_weights[:, :first], values[:, :, :first], normaliser, start), rows], dim=2)
 
