@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from memlib.checks import explicit_generator, integer
 from memlib.model import FeedForward
 
 __all__ = [
@@ -75,9 +76,8 @@ class BarronFunction:
         Returns the signs $s_j$ ``(m,)``, the weights $b_j$ ``(m, d)`` and the biases $c_j$ ``(m,)``, with
         $\|b_j\|_1+|c_j|=1$ (equation f:barron-sample).
         """
-        _check_count("m", m)
-        if not isinstance(generator, torch.Generator):
-            raise TypeError(f"sample_neurons needs an explicit torch.Generator, got {type(generator).__name__}")
+        integer("m", m, 1)
+        explicit_generator("sample_neurons", generator)
         return self._draw(m, generator)
 
     def _check(self, x: Tensor) -> Tensor:
@@ -105,11 +105,6 @@ class BarronFunction:
 def _farthest(x: Tensor) -> float:
     flat = x.detach().flatten()
     return float(flat[flat.abs().argmax()])
-
-
-def _check_count(name: str, value) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 class SimplexMean(BarronFunction):
@@ -253,7 +248,7 @@ def simplex_mean(d: int) -> SimplexMean:
     without cancellation. Unlike a ridge function it varies in all $d$ directions (chapter Foundations, example
     f:ex-simplex, equation f:simplex-mean).
     """
-    _check_count("d", d)
+    integer("d", d, 1)
     return SimplexMean(f"simplex mean, d = {d}", d, 1.0)
 
 
@@ -290,7 +285,7 @@ def sampled_ffn(f: BarronFunction, width: int, generator: torch.Generator) -> Fe
 
     Input ``(..., d)``, output ``(..., 1)``. Its mean over draws is $f$.
     """
-    _check_count("width", width)
+    integer("width", width, 1)
     signs, b, c = f.sample_neurons(width, generator)
     network = FeedForward(f.dimension, width, 1, generator=torch.Generator())
     with torch.no_grad():
@@ -330,7 +325,7 @@ def sampling_rms(f: BarronFunction, points: Tensor, m: int) -> float:
 
     (chapter Foundations, equation f:sampling-error). It is at most $\|f\|_{\mathcal B}/\sqrt m$.
     """
-    _check_count("m", m)
+    integer("m", m, 1)
     if not f._check(points).numel():
         raise ValueError(f"points must hold at least one point, got shape {tuple(points.shape)}")
     variance = f.norm**2 * f.second_moment(points) - f(points) ** 2
@@ -343,14 +338,14 @@ def uniform_bound(f: BarronFunction, m: int) -> float:
     Chapter Foundations, equation f:uniform-bound: symmetrisation gives one factor 2, contraction the other;
     $\sqrt{d+1}$ turns the $\ell^1$ norm of a random sum of neurons into its $\ell^2$ norm.
     """
-    _check_count("m", m)
+    integer("m", m, 1)
     return 4 * math.sqrt(f.dimension + 1) * f.norm / math.sqrt(m)
 
 
 def cube_points(count: int, d: int) -> Tensor:
     """The first ``count`` Sobol points of the cube $[-1,1]^d$, without the corner they start in: ``(count, d)``."""
-    _check_count("count", count)
-    _check_count("d", d)
+    integer("count", count, 1)
+    integer("d", d, 1)
     engine = torch.quasirandom.SobolEngine(d)
     engine.fast_forward(1)
     return 2 * engine.draw(count, dtype=torch.float64) - 1

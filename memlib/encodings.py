@@ -21,7 +21,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["KINDS", "Absolute", "Additive", "Encoding", "Multiplicative", "Sizes", "kind", "make", "names", "register"]
+from memlib.checks import integer, positive_number
+
+__all__ = [
+    "KINDS",
+    "Absolute",
+    "Additive",
+    "Encoding",
+    "Multiplicative",
+    "Sizes",
+    "alibi_slopes",
+    "kind",
+    "make",
+    "names",
+    "parameters",
+    "register",
+]
 
 KINDS = ("additive", "multiplicative", "absolute", "none")
 _REGISTRY: dict[str, type["Encoding"]] = {}
@@ -108,7 +123,7 @@ def names() -> tuple[str, ...]:
 
 
 def _find(name: str) -> type[Encoding]:
-    if name not in _REGISTRY:
+    if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(f"unknown encoding {name!r}; known encodings: {', '.join(names())}")
     return _REGISTRY[name]
 
@@ -116,6 +131,11 @@ def _find(name: str) -> type[Encoding]:
 def kind(name: str) -> str:
     """The kind of the encoding called ``name``: one of `KINDS`."""
     return _find(name).kind
+
+
+def parameters(name: str) -> tuple[str, ...]:
+    """The names of the parameters of the encoding called ``name``."""
+    return tuple(p for p in inspect.signature(_find(name).__init__).parameters if p not in ("self", "sizes"))
 
 
 def make(
@@ -131,16 +151,14 @@ def make(
 ) -> Encoding:
     """Build the encoding called ``name`` for a model of the given sizes; ``params`` are the encoding's own."""
     cls = _find(name)
-    allowed = [p for p in inspect.signature(cls.__init__).parameters if p not in ("self", "sizes")]
+    allowed = parameters(name)
     unknown = sorted(set(params) - set(allowed))
     if unknown:
         raise ValueError(
             f"encoding {name!r} has no parameter {', '.join(unknown)}; it has: {', '.join(allowed) or 'none'}"
         )
-    for label, value in (("heads", heads), ("d_head", d_head), ("d_model", d_model), ("max_length", max_length)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{label} must be a positive integer, got {value!r}")
-    return cls(Sizes(heads, d_head, d_model, max_length, dtype, generator), **params)
+    counts = {"heads": heads, "d_head": d_head, "d_model": d_model, "max_length": max_length}
+    return cls(Sizes(**{k: integer(k, v, 1) for k, v in counts.items()}, dtype=dtype, generator=generator), **params)
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -152,12 +170,24 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + between[: heads - below]
 
 
-def _positive(values: Sequence[float] | Tensor, label: str, sizes: Sizes) -> Tensor:
-    values = torch.as_tensor(values, dtype=sizes.dtype).flatten()
-    if values.shape != (sizes.heads,):
-        raise ValueError(f"{label} needs one number per head: {sizes.heads}, got {values.numel()}")
-    if not bool((torch.isfinite(values) & (values > 0)).all()):
-        raise ValueError(f"{label} must be positive and finite, got {values.tolist()}")
+def _numbers(values, label: str, shape: tuple[int, ...], sizes: Sizes) -> Tensor:
+    """Finite numbers of the given shape, as a tensor."""
+    try:
+        numbers = torch.as_tensor(values, dtype=sizes.dtype).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{label} must be numbers of shape {shape}, got {values!r:.80}") from None
+    if numbers.shape != shape or not bool(torch.isfinite(numbers).all()):
+        raise ValueError(
+            f"{label} must be finite numbers of shape {shape}, got shape {tuple(numbers.shape)}: {values!r:.80}"
+        )
+    return numbers.clone()
+
+
+def _positive(values, label: str, sizes: Sizes) -> Tensor:
+    """One positive finite number per head, as a tensor."""
+    values = _numbers(values, f"{label} (one per head)", (sizes.heads,), sizes)
+    if not bool((values > 0).all()):
+        raise ValueError(f"{label} must be positive, got {values.tolist()}")
     return values
 
 
@@ -193,11 +223,6 @@ class Lin(_Sloped):
         return -self.slope[:, None] * self._lags(0, length)
 
 
-def _prepend(value: float, columns: Tensor) -> Tensor:
-    return torch.cat([torch.full_like(columns[:, :1], value), columns], dim=1) if columns.shape[1] else torch.full(
-        (columns.shape[0], 1), value, dtype=columns.dtype)  # fmt: skip
-
-
 @register("log")
 class Log(_Sloped):
     r"""$\phi_h(z)=-p_h\log z$, $z\ge1$: a power law that does not see its own position (equation f:log)."""
@@ -206,7 +231,7 @@ class Log(_Sloped):
         super().__init__(sizes, [1.0 + s for s in alibi_slopes(sizes.heads)] if slopes is None else slopes)
 
     def log_weights(self, length: int) -> Tensor:
-        return _prepend(-math.inf, -self.slope[:, None] * self._lags(1, length).log())
+        return F.pad(-self.slope[:, None] * self._lags(1, length).log(), (1, 0), value=-math.inf)
 
 
 @register("alibi")
@@ -248,7 +273,7 @@ class KerplePower(_Sloped):
 
     def log_weights(self, length: int) -> Tensor:
         power = 2 * torch.sigmoid(self.raw_power)
-        return _prepend(0.0, -self.slope[:, None] * self._lags(1, length) ** power[:, None])
+        return F.pad(-self.slope[:, None] * self._lags(1, length) ** power[:, None], (1, 0))
 
 
 @register("t5")
@@ -261,9 +286,8 @@ class T5(Additive):
 
     def __init__(self, sizes: Sizes, buckets: int = 32, max_distance: int = 128, table: Tensor | None = None):
         super().__init__(sizes)
-        if not isinstance(buckets, int) or buckets < 2:
-            raise ValueError(f"buckets must be an integer of at least 2, got {buckets!r}")
-        if not isinstance(max_distance, int) or max_distance <= buckets // 2:
+        buckets, max_distance = integer("buckets", buckets, 2), integer("max_distance", max_distance, 1)
+        if max_distance <= buckets // 2:
             raise ValueError(
                 f"max_distance must be an integer above buckets // 2 = {buckets // 2}, got {max_distance!r}"
             )
@@ -272,12 +296,7 @@ class T5(Additive):
             table = torch.randn(sizes.heads, buckets, dtype=sizes.dtype, generator=sizes.generator) / math.sqrt(
                 sizes.d_model
             )
-        table = torch.as_tensor(table, dtype=sizes.dtype)
-        if table.shape != (sizes.heads, buckets):
-            raise ValueError(
-                f"table must have shape (heads, buckets) = {(sizes.heads, buckets)}, got {tuple(table.shape)}"
-            )
-        self.table = nn.Parameter(table.clone())
+        self.table = nn.Parameter(_numbers(table, "table (heads, buckets)", (sizes.heads, buckets), sizes))
         self.register_buffer("edges", torch.tensor(self._edges()), persistent=False)
 
     def _edges(self) -> list[int]:
@@ -312,15 +331,11 @@ class Rotary(Multiplicative):
         super().__init__(sizes)
         if sizes.d_head % 2:
             raise ValueError(f"rotary encoding needs an even d_head, got {sizes.d_head}")
-        if not (math.isfinite(base) and base > 0):
-            raise ValueError(f"base must be positive and finite, got {base!r}")
+        base = positive_number("base", base)
         pairs = sizes.d_head // 2
         if frequencies is None:
             frequencies = [base ** (-2 * f / sizes.d_head) for f in range(pairs)]
-        frequencies = torch.as_tensor(frequencies, dtype=sizes.dtype)
-        if frequencies.shape != (pairs,) or not bool(torch.isfinite(frequencies).all()):
-            raise ValueError(f"frequencies must be d_head / 2 = {pairs} finite numbers, got {frequencies.tolist()}")
-        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("frequencies", _numbers(frequencies, "frequencies", (pairs,), sizes))
 
     def rotate(self, x: Tensor) -> Tensor:
         angle = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * self.frequencies
@@ -335,9 +350,7 @@ class Sinusoidal(Absolute):
 
     def __init__(self, sizes: Sizes, base: float = 10_000.0):
         super().__init__(sizes)
-        if not (math.isfinite(base) and base > 0):
-            raise ValueError(f"base must be positive and finite, got {base!r}")
-        self.base = base
+        self.base = positive_number("base", base)
 
     def positions(self, length: int) -> Tensor:
         d, dtype = self.sizes.d_model, self.sizes.dtype

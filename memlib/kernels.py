@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from memlib import encodings
+from memlib.checks import integer, positive_number
 
 __all__ = [
     "best_weights",
@@ -47,13 +48,14 @@ def head_kernel(encoding: str, slope: float, length: int, normaliser: str = "pas
     ``normaliser``: ``"past"`` divides by the sum over the infinite past, where that is finite; ``"window"`` by the
     sum over the lags given, as softmax does at position ``length - 1``; ``"none"`` not at all.
     """
-    _positive_integer("length", length)
-    _check_slope(slope)
+    length, slope = integer("length", length, 1), positive_number("slope", slope)
     if normaliser not in ("past", "window", "none"):
         raise ValueError(f"unknown normaliser {normaliser!r} for a kernel; allowed: past, window, none")
     weights = np.exp(_log_weights(encoding, slope, length))
     if normaliser == "none":
         return weights
+    if normaliser == "window" and not weights.any():
+        raise ValueError(f"a {encoding} head sees nothing in a window of {length}: it does not see its own position")
     return weights / (weights.sum() if normaliser == "window" else _infinite_sum(encoding, slope))
 
 
@@ -99,7 +101,7 @@ def effective_length(kernel: np.ndarray) -> float:
 
 def exact_effective_length(encoding: str, slope: float) -> float:
     r"""`effective_length` on the infinite past: $\coth(p/2)$ for ``lin``, $\zeta(p)^2/\zeta(2p)$ for ``log``."""
-    _check_slope(slope)
+    slope = positive_number("slope", slope)
     if encoding not in ("lin", "log"):
         raise ValueError(f"closed forms exist for lin and log, got {encoding!r}")
     if encoding == "lin":
@@ -119,7 +121,7 @@ def window(kernel: np.ndarray, mass: float = 0.9) -> int:
 
 def exact_window(encoding: str, slope: float, mass: float = 0.9) -> int:
     r"""`window` on the infinite past, for ``lin`` and ``log``: the least $n$ whose tail holds at most $1-q$."""
-    _check_slope(slope)
+    slope = positive_number("slope", slope)
     _fraction(mass)
     if encoding == "lin":
         return max(1, math.ceil(math.log1p(-mass) / -slope))
@@ -129,16 +131,13 @@ def exact_window(encoding: str, slope: float, mass: float = 0.9) -> int:
     high = 1
     while zeta(slope, high + 1) > allowed:
         high *= 2
+        if high > 2**1000:
+            raise ValueError(f"at slope {slope} the window exceeds 2**1000 lags; take a larger slope")
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if zeta(slope, middle + 1) <= allowed else (middle, high)
     return high
-
-
-def _check_slope(slope) -> None:
-    if not (isinstance(slope, int | float) and math.isfinite(slope) and slope > 0):
-        raise ValueError(f"slope must be a positive finite number, got {slope!r}")
 
 
 def _kernel_array(kernel) -> np.ndarray:
@@ -153,11 +152,6 @@ def _kernel_array(kernel) -> np.ndarray:
 def _fraction(mass: float) -> None:
     if not 0 < mass < 1:
         raise ValueError(f"mass must lie strictly between 0 and 1, got {mass!r}")
-
-
-def _positive_integer(label: str, value) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{label} must be a positive integer, got {value!r}")
 
 
 # -------------------------------------------------------------------------------------------------- population losses
@@ -211,6 +205,7 @@ def normalise(logits: Tensor, normaliser: str, never_empty: bool = False) -> Ten
     ``softmax`` divides $e^\ell$ by its sum $Z$, ``sink`` by $1+Z$, ``none`` not at all. A row of $-\infty$ attends to
     nothing: its weights are 0. Where no such row can occur, ``never_empty`` saves the care it takes.
     """
+    _known("normaliser", normaliser, NORMALISERS)
     if normaliser == "none":
         return logits.exp()
     if never_empty and normaliser == "softmax":
@@ -236,14 +231,20 @@ def lag_attention(log_weights: Tensor, values: Tensor, normaliser: str = "softma
     that float64 would miss 1e-10 (float32: 1e-3) times the largest value. ``path="fft"`` and ``path="direct"`` take one
     way for all rows.
     """
-    if normaliser not in NORMALISERS:
-        raise ValueError(f"unknown normaliser {normaliser!r}; allowed: {', '.join(NORMALISERS)}")
-    if path not in ("auto", "fft", "direct"):
-        raise ValueError(f"unknown path {path!r}; allowed: auto, fft, direct")
+    _known("normaliser", normaliser, NORMALISERS)
+    _known("path", path, ("auto", "fft", "direct"))
+    if log_weights.dtype not in _TOLERANCE or values.dtype != log_weights.dtype:
+        raise TypeError(
+            f"log_weights and values must both be float64 or float32, got {log_weights.dtype}, {values.dtype}"
+        )
     if values.ndim != 4 or values.shape[1:3] != log_weights.shape:
         raise ValueError(
             f"values must have shape (batch, heads, length, d) with heads, length = {tuple(log_weights.shape)}, "
             f"got {tuple(values.shape)}"
+        )
+    if query is not None and query.shape != values.shape[:3]:
+        raise ValueError(
+            f"query must have shape (batch, heads, length) = {tuple(values.shape[:3])}, got {tuple(query.shape)}"
         )
     if query is not None and normaliser == "softmax":
         raise ValueError(
@@ -268,6 +269,11 @@ def lag_attention(log_weights: Tensor, values: Tensor, normaliser: str = "softma
         return rows
     start = None if query is None else query[..., :first]
     return torch.cat([_direct(log_weights[:, :first], values[:, :, :first], normaliser, start), rows], dim=2)
+
+
+def _known(label: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"unknown {label} {value!r}; allowed: {', '.join(allowed)}")
 
 
 def _loses_digits(total: Tensor) -> bool:

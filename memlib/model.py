@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from memlib import encodings
+from memlib.checks import integer
 from memlib.kernels import lag_attention, normalise, sees_itself, toeplitz
 
 __all__ = ["VALID_COMBINATIONS", "Attention", "FeedForward", "Layer", "Transformer", "TransformerConfig"]
@@ -88,7 +89,7 @@ class TransformerConfig:
     heads: int = 1
     width: int = 32
     encoding: str = "lin"
-    encoding_params: dict = field(default_factory=dict)
+    encoding_params: dict = field(default_factory=dict, hash=False)
     attention: str = "dp"
     normaliser: str = "softmax"
     norm: str = "none"
@@ -97,10 +98,18 @@ class TransformerConfig:
     max_length: int = 1024
     dtype: str = "float64"
 
+    def __new__(cls, **values):
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ValueError(f"unknown configuration keys {', '.join(unknown)}; known: {', '.join(known)}")
+        return super().__new__(cls)
+
     def __post_init__(self):
         for name in ("d_in", "d_out", "d_model", "layers", "heads", "max_length"):
-            _check_integer(name, getattr(self, name), 1)
-        _check_integer("width", self.width, 0)
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1))
+        object.__setattr__(self, "width", integer("width", self.width, 0))
+        object.__setattr__(self, "encoding_params", _plain_params(self.encoding, self.encoding_params))
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -122,7 +131,7 @@ class TransformerConfig:
                     f"heads must divide d_model unless d_head is given: d_model={self.d_model}, heads={self.heads}"
                 )
             object.__setattr__(self, "d_head", self.d_model // self.heads)
-        _check_integer("d_head", self.d_head, 1)
+        object.__setattr__(self, "d_head", integer("d_head", self.d_head, 1))
         self.make_encoding(torch.Generator())  # raises on parameters the encoding does not have
 
     def make_encoding(self, generator: torch.Generator | None = None) -> encodings.Encoding:
@@ -131,19 +140,22 @@ class TransformerConfig:
                               max_length=self.max_length, dtype=getattr(torch, self.dtype), generator=generator,
                               **self.encoding_params)  # fmt: skip
 
-    @classmethod
-    def from_dict(cls, values: dict) -> "TransformerConfig":
-        """A configuration from a dictionary; unknown keys raise."""
-        known = [f.name for f in fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(f"unknown configuration keys {', '.join(unknown)}; known: {', '.join(known)}")
-        return cls(**values)
 
+def _plain_params(encoding: str, params: dict) -> dict:
+    """A copy of an encoding's parameters in plain numbers and lists, which can be compared, written and read back."""
+    if not isinstance(params, dict):
+        raise ValueError(f"encoding_params must be a dictionary of parameter names and values, got {params!r}")
+    allowed = encodings.parameters(encoding)
+    unknown = ", ".join(sorted(map(str, set(params) - set(allowed))))
+    if unknown:
+        raise ValueError(f"encoding {encoding!r} has no parameter {unknown}; it has: {', '.join(allowed) or 'none'}")
 
-def _check_integer(name: str, value, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    def plain(value):
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return value.tolist() if hasattr(value, "tolist") else value
+
+    return {name: plain(value) for name, value in params.items()}
 
 
 def _linear(d_in: int, d_out: int, bias: bool, dtype: torch.dtype, generator: torch.Generator | None) -> nn.Linear:
@@ -157,13 +169,13 @@ def _linear(d_in: int, d_out: int, bias: bool, dtype: torch.dtype, generator: to
 
 
 class FeedForward(nn.Module):
-    r"""Two-layer ReLU network, $\mathrm{FFN}(x)=A\,\sigma(Bx+c)$ with $m$ neurons (equation f:ffn)."""
+    r"""Two-layer ReLU network, $\mathrm{FFN}(x)=W_2\,\sigma(W_1x+c)$ with $m$ neurons (equation f:ffn)."""
 
     def __init__(self, d_in: int, width: int, d_out: int | None = None, *, dtype: torch.dtype = torch.float64,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         for name, value in (("d_in", d_in), ("width", width), ("d_out", d_in if d_out is None else d_out)):
-            _check_integer(name, value, 1)
+            integer(name, value, 1)
         self.hidden = _linear(d_in, width, True, dtype, generator)
         self.out = _linear(width, d_in if d_out is None else d_out, False, dtype, generator)
         with torch.no_grad():
@@ -174,7 +186,7 @@ class FeedForward(nn.Module):
 
 
 class Attention(nn.Module):
-    r"""$H$ causal heads, $\mathrm{Attn}(X)_t=\sum_hW_O^h\sum_{s\le t}a^h_{ts}W_V^hx_s$ (equation f:attention)."""
+    r"""$H$ causal heads, $\mathrm{Attn}(X)_t=\sum_hW_O^h\sum_{s\le t}A^h_{t,s}W_V^hx_s$ (equation f:attention)."""
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None):
         super().__init__()
@@ -202,7 +214,7 @@ class Attention(nn.Module):
         return torch.zeros(self.config.heads, length, dtype=self.value.weight.dtype)
 
     def weights(self, x: Tensor) -> Tensor:
-        """The attention weights $a^h_{ts}$ as a matrix, shape ``(batch, heads, length, length)``."""
+        """The attention weights $A^h_{t,s}$ as a matrix, shape ``(batch, heads, length, length)``."""
         by_lag = self._lag_logits(x.shape[1])
         logits = toeplitz(by_lag).expand(len(x), -1, -1, -1)
         if self.config.attention == "tmx":
@@ -315,7 +327,7 @@ class Transformer(nn.Module):
         """Write configuration and weights to one file (safetensors, no pickle); it appears whole or not at all."""
         path = Path(path)
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        config = json.dumps({**asdict(self.config), "encoding_params": _plain(self.config.encoding_params)})
+        config = json.dumps(asdict(self.config))
         part = path.with_name(path.name + ".part")
         part.write_bytes(to_bytes(tensors, metadata={"config": config}))
         os.replace(part, path)
@@ -331,10 +343,6 @@ class Transformer(nn.Module):
             raise ValueError(f"{path} is not a complete model file written by Transformer.save: {error}") from error
         if config is None:
             raise ValueError(f"{path} holds tensors but no configuration: it was not written by Transformer.save")
-        model = cls(TransformerConfig.from_dict(json.loads(config)))
+        model = cls(TransformerConfig(**json.loads(config)))
         model.load_state_dict(state)
         return model
-
-
-def _plain(params: dict) -> dict:
-    return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in params.items()}

@@ -6,12 +6,13 @@ still reach into that zero past: a loss leaves them out, an evaluation need not.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from memlib.checks import explicit_generator, integer, plain_number
 from memlib.kernels import causal_convolution
 
 __all__ = ["AdaptiveSparse", "EssentiallySparse", "Finite", "FixedSparse", "Interval", "Target", "shift"]
@@ -25,7 +26,7 @@ class Interval:
     high: float = 1.0
 
     def __post_init__(self):
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        if not plain_number("low", self.low) < plain_number("high", self.high):
             raise ValueError(f"an interval needs finite low < high, got {self.low!r}, {self.high!r}")
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -40,7 +41,10 @@ class Finite:
     values: tuple[float, ...]
 
     def __post_init__(self):
-        values = tuple(float(v) for v in self.values)
+        try:
+            values = tuple(float(v) for v in self.values)
+        except TypeError:
+            values = ()
         if len(set(values)) < len(values) or not values or not all(map(math.isfinite, values)):
             raise ValueError(f"a finite alphabet needs distinct finite values, got {self.values!r}")
         object.__setattr__(self, "values", values)
@@ -58,18 +62,15 @@ class Target:
     burn_in: int = 0
 
     def __init__(self, inputs: Sequence[Interval | Finite], d_out: int):
-        self.inputs = tuple(inputs)
+        self.inputs = tuple(inputs) if isinstance(inputs, Sequence) else ()
         if not self.inputs or not all(isinstance(c, Interval | Finite) for c in self.inputs):
             raise ValueError(f"inputs must be a non-empty sequence of Interval and Finite channels, got {inputs!r}")
-        self.d_in, self.d_out = len(self.inputs), d_out
+        self.d_in, self.d_out = len(self.inputs), integer("d_out", d_out, 1)
 
     def sample(self, batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Independent tokens ``(batch, length, d_in)`` and the outputs ``(batch, length, d_out)``."""
-        for name, value in (("batch", batch), ("length", length)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if not isinstance(generator, torch.Generator):
-            raise TypeError(f"sample needs an explicit torch.Generator, got {type(generator).__name__}")
+        batch, length = integer("batch", batch, 1), integer("length", length, 1)
+        explicit_generator("sample", generator)
         if length <= self.burn_in:
             raise ValueError(f"length must exceed the longest lag, {self.burn_in}, got {length}")
         x = torch.stack([channel.draw((batch, length), generator) for channel in self.inputs], dim=-1)
@@ -104,14 +105,21 @@ class Target:
         return jacobian.abs().sum(dim=(1, 3)).tril()  # causal: above the diagonal there is only rounding
 
 
-def _lag(value, label: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{label} must be a positive integer (x_t itself is always read), got {value!r}")
+def _lags(values, label: str) -> tuple[int, ...]:
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{label}s must be a sequence of integers, got {values!r}")
+    return tuple(integer(f"{label} (x_t itself is always read)", value, 1) for value in values)
+
+
+def _function(name: str, value) -> Callable:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {type(value).__name__}")
     return value
 
 
 def shift(x: Tensor, lag: int) -> Tensor:
     r"""$x_{t-\text{lag}}$ along axis 1, zero before the first token."""
+    lag = integer("lag", lag, 0)
     return torch.cat([torch.zeros_like(x[:, :lag]), x[:, : max(x.shape[1] - lag, 0)]], dim=1)
 
 
@@ -125,7 +133,7 @@ class FixedSparse(Target):
     def __init__(self, readout: Callable[[Tensor], Tensor], lags: Sequence[int],
                  inputs: Sequence[Interval | Finite] = (Interval(),), d_out: int = 1):  # fmt: skip
         super().__init__(inputs, d_out)
-        self.readout, self.lags = readout, tuple(_lag(lag, "a lag") for lag in lags)
+        self.readout, self.lags = _function("readout", readout), _lags(lags, "lag")
         if len(set(self.lags)) < len(self.lags):
             raise ValueError(f"lags must be distinct, got {self.lags}")
         self.burn_in = max(self.lags, default=0)
@@ -146,15 +154,16 @@ class AdaptiveSparse(Target):
     def __init__(self, readout: Callable[[Tensor], Tensor], pointers: Sequence[Callable[[Tensor], Tensor]],
                  reach: Sequence[int], nesting: int, inputs: Sequence[Interval | Finite], d_out: int = 1):  # fmt: skip
         super().__init__(inputs, d_out)
-        self.readout, self.pointers = readout, tuple(pointers)
-        self.reach = tuple(_lag(r, "a pointer's reach") for r in reach)
+        self.readout = _function("readout", readout)
+        self.pointers = tuple(_function("pointer", pointer) for pointer in pointers)
+        self.reach = _lags(reach, "pointer's reach")
         if not self.pointers or len(self.reach) != len(self.pointers):
             raise ValueError(
                 f"reach needs one entry per pointer: {len(self.pointers)} pointers, {len(self.reach)} entries"
             )
-        if not isinstance(nesting, int) or not 0 <= nesting <= len(self.pointers):
+        self.nesting = integer("nesting", nesting, 0)
+        if self.nesting > len(self.pointers):
             raise ValueError(f"nesting must lie in 0..{len(self.pointers)}, the number of pointers, got {nesting!r}")
-        self.nesting = nesting
         self.burn_in = max(self.reach)  # every lag is counted from t, not from the token fetched before
 
     def lags(self, x: Tensor) -> Tensor:
@@ -171,11 +180,10 @@ class AdaptiveSparse(Target):
             rounded = lag.detach().round().long()
             if bool((lag.detach() != rounded).any()):
                 raise ValueError(f"pointer {i + 1} must return whole numbers, got {lag[lag != rounded][0].item()}")
-            inside = rounded[:, self.burn_in :]  # before that, pointers may read the zero past
-            if inside.numel() and not (1 <= int(inside.min()) and int(inside.max()) <= reach):
-                raise ValueError(
-                    f"pointer {i + 1} left 1..{reach}: it returned {int(inside.min())}..{int(inside.max())}"
-                )
+            # in the burn-in a pointer may have read the zero past, and say anything but the future
+            least, inside = int(rounded.min()), rounded[:, self.burn_in :]
+            if least < 0 or (inside.numel() and not (1 <= int(inside.min()) and int(inside.max()) <= reach)):
+                raise ValueError(f"pointer {i + 1} left 1..{reach}: it returned {least}..{int(rounded.max())}")
             source = position - rounded
             fetched = torch.take_along_dim(x, source.clamp(min=0)[..., None], dim=1)
             tokens.append(torch.where((source >= 0)[..., None], fetched, torch.zeros_like(fetched)))
@@ -197,7 +205,8 @@ class EssentiallySparse(Target):
     def __init__(self, readout: Callable[[Tensor], Tensor], kernels: Sequence[Callable[[Tensor], Tensor]],
                  inputs: Sequence[Interval | Finite] = (Interval(),), d_out: int = 1):  # fmt: skip
         super().__init__(inputs, d_out)
-        self.readout, self.kernels = readout, tuple(kernels)
+        self.readout = _function("readout", readout)
+        self.kernels = tuple(_function("kernel", rho) for rho in kernels)
         if not self.kernels:
             raise ValueError("an essentially sparse target needs at least one kernel")
 
@@ -209,7 +218,12 @@ class EssentiallySparse(Target):
         return values
 
     def tail(self, length: int, horizon: int = 1_000_000) -> Tensor:
-        r"""$\sum_{s=\text{length}}^{\text{horizon}}|\rho_i(s)|$: the most that older tokens could add."""
+        r"""$\sum_{s=\text{length}}^{\text{horizon}-1}|\rho_i(s)|$ for every kernel, shape ``(M,)``.
+
+        For tokens in $[-1,1]$ it is the most by which the tokens from ``length`` to ``horizon`` steps ago can move
+        $X*\rho_i$; what lies beyond the horizon is not counted.
+        """
+        length, horizon = integer("length", length, 0), integer("horizon", horizon, 1)
         return self.kernel_values(horizon)[:, length:].abs().sum(-1)
 
     def evaluate(self, x: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from memlib.checks import explicit_generator, integer, positive_number
+
 __all__ = ["SCHEDULES", "History", "fit", "relative_error"]
 
 SCHEDULES = {
@@ -129,15 +131,20 @@ def relative_error(
 ) -> float:
     """Mean square error on fresh sequences as a share of the variance of the output, from ``burn_in`` on.
 
-    1 is what the best constant guess reaches, 0 is perfect.
+    1 is what the best constant guess reaches, 0 is perfect; of several output channels the variances are averaged.
     """
-    x, y = target.sample(batch, length, generator)
-    y = y[:, target.burn_in :]
-    if not y.is_floating_point() or not y.numel() or not float(y.var(correction=0)) > 0:
-        raise ValueError("the relative error needs real outputs that vary, got integer, constant or no outputs")
+    explicit_generator("relative_error", generator)
+    loss, _ = _objective(target, batch, length)
+    seed = torch.Generator()
+    seed.set_state(generator.get_state())  # so that the variance is that of the sequences the loss draws
+    _, y = target.sample(batch, length, seed)
+    if (
+        not y.is_floating_point()
+        or not (variance := float(y[:, target.burn_in :].var((0, 1), correction=0).mean())) > 0
+    ):
+        raise ValueError("the relative error needs real outputs that vary, got integer or constant ones")
     with torch.no_grad():
-        error = F.mse_loss(model(x)[:, target.burn_in :], y)
-    return float(error / y.var(correction=0))
+        return float(loss(model, generator)) / variance
 
 
 # ---------------------------------------------------------------- what is minimised
@@ -154,7 +161,7 @@ def _objective(target_or_loss, batch: int, length: int) -> tuple[Callable, dict]
         return target_or_loss, {"objective": "loss"}
     target, burn_in = target_or_loss, target_or_loss.burn_in
     for name, value in (("batch", batch), ("length", length)):
-        _check_count(name, value)
+        integer(name, value, 1)
     if length <= burn_in:
         raise ValueError(f"length must exceed the target's burn_in of {burn_in}, got {length}: no position would count")
 
@@ -268,16 +275,9 @@ def _bar(progress: bool, run: _Run, steps: int):
 def _check(model, generator, steps, lr, schedule, every) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch module, got {type(model).__name__}")
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"fit needs an explicit torch.Generator, got {type(generator).__name__}")
-    _check_count("steps", steps)
-    _check_count("every", every)
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"lr must be a positive finite number, got {lr!r}")
+    explicit_generator("fit", generator)
+    integer("steps", steps, 1)
+    integer("every", every, 1)
+    positive_number("lr", lr)
     if schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; allowed: {', '.join(SCHEDULES)}")
-
-
-def _check_count(name: str, value) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
