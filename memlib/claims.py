@@ -16,12 +16,34 @@ verdict. A claim that fails is shown as failed; it does not raise. What is shown
 import html
 import math
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from memlib.describe import number, series
+
+__all__ = [
+    "CLAIM_MIME",
+    "KINDS",
+    "RULES",
+    "Above",
+    "Agrees",
+    "All",
+    "Below",
+    "Between",
+    "Claim",
+    "Decreasing",
+    "Dominated",
+    "Equals",
+    "Increasing",
+    "Rule",
+    "Slope",
+    "claim",
+    "loglog_slope",
+    "perturbations",
+    "turning_point",
+]
 
 CLAIM_MIME = "application/vnd.memlib.claim+json"
 
@@ -502,18 +524,36 @@ def perturbations(original):
         values = np.where(np.isfinite(values), values, 1.0)
         size = float(np.abs(values).max(initial=0.0)) or 1.0
         for disturbed in _disturbed(values, size, rng):
-            entry = disturbed.tolist() if isinstance(value, list) else float(disturbed[0])
-            yield (
-                name,
-                Claim(
-                    original.label,
-                    original.statement,
-                    {**original.measured, name: entry},
-                    original.rule,
-                    original.kind,
-                    original.seeds,
-                ),
-            )
+            yield name, _with_entry(original, name, disturbed)
+
+
+def turning_point(original):
+    """How far the measured numbers are from another verdict: ("what was done to which entry", factor), or None.
+
+    The least factor of a fixed list for which multiplying one entry by it, dividing the entry, or tilting it (the last
+    number by the factor, the first not at all) turns the verdict. It shows how sharp a claim is.
+    """
+    for factor in FACTORS:
+        for name, value in original.measured.items():
+            values = np.atleast_1d(np.asarray(value, dtype=float))
+            tilt = factor ** np.linspace(0, 1, values.size)
+            for what, changed in (
+                ("multiplied", values * factor),
+                ("divided", values / factor),
+                ("tilted up", values * tilt),
+                ("tilted down", values / tilt),
+            ):
+                if _with_entry(original, name, changed).holds != original.holds:
+                    return f"{name} {what}", factor
+    return None
+
+
+FACTORS = (1.01, 1.03, 1.1, 1.3, 2.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, 1e5, 1e6)
+
+
+def _with_entry(original, name, values):
+    entry = values.tolist() if isinstance(original.measured[name], list) else float(values[0])
+    return replace(original, measured={**original.measured, name: entry})
 
 
 def _disturbed(values, size, rng):

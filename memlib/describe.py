@@ -24,6 +24,8 @@ from matplotlib.quiver import Quiver
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
 
+__all__ = ["LISTED", "describe", "number", "sentences", "series", "without_labels"]
+
 LISTED = 12
 """Series up to this length are listed in full; longer ones are sampled at this many places and summarised."""
 

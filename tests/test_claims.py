@@ -27,6 +27,7 @@ from memlib.claims import (
     claim,
     loglog_slope,
     perturbations,
+    turning_point,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -244,3 +245,22 @@ def test_every_claim_of_the_book_can_turn_false():
 def test_labels_of_the_book_are_unique():
     labels = [made.label for _, made in saved_claims()]
     assert len(labels) == len(set(labels)), sorted(label for label in set(labels) if labels.count(label) > 1)
+
+
+@pytest.mark.parametrize(
+    "measured, rule, expected",
+    [
+        ({"error": 0.9}, Below(1.0), ("error multiplied", 1.3)),
+        ({"error": [0.01, 0.02]}, Below(1.0), ("error multiplied", 100.0)),
+        ({"gain": 12.0}, Above(10.0), ("gain divided", 1.3)),
+        ({"gain": 9.0}, Above(10.0), ("gain multiplied", 1.3)),
+        ({"m": [1, 10], "e": [1.0, 0.1]}, Slope("m", "e", expected=-1.0, tolerance=0.1), ("m tilted up", 1.3)),
+    ],
+)
+def test_turning_point(measured, rule, expected):
+    """The least listed factor that turns the verdict, of a claim that holds or of one that does not."""
+    assert turning_point(Claim("t:turn", "A statement.", measured, rule)) == expected
+
+
+def test_turning_point_of_a_claim_that_nothing_turns():
+    assert turning_point(Claim("t:turn", "A statement.", {"zero": 0.0}, Below(1.0))) is None

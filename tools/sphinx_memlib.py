@@ -35,6 +35,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from memlib.claims import Claim, turning_point
+
 CLAIM_MIME = "application/vnd.memlib.claim+json"
 IMAGE_MIMES = ("image/png", "image/svg+xml", "image/jpeg")
 CDN = "https://cdn.jsdelivr.net/npm/"
@@ -298,6 +300,9 @@ class ClaimLedger(_TableDirective):
         for key in ("seeds", "source"):
             if claim.get(key):
                 details[key.capitalize()] = _number(claim[key])
+        turning = turning_point(Claim.from_json(claim))
+        if turning:
+            details["The verdict turns with"] = f"{turning[0]} by {turning[1]:g}"
         listed = "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in details.items())
         fold = f"<details><summary>Rule and numbers</summary><dl>{listed}</dl></details>"
         holds = "holds" if claim["holds"] else "fails"
