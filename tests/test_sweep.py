@@ -238,6 +238,7 @@ def start(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not path.exists() or path.read_bytes().count(b"\n") < 4:
@@ -268,7 +269,7 @@ def test_resume_after_sigkill(tmp_path):
     with pytest.raises(ValueError, match="is being written by another sweep"):
         sweep(slow, product(x=[0], seconds=[0.2], log=[str(log)]), path=path, executor="serial")
     process.kill()
-    process.communicate()
+    process.wait()
     kept = path.read_bytes()[: path.read_bytes().rfind(b"\n") + 1]
     finished = {json.loads(line)["point"]["x"] for line in kept.splitlines()[1:]}
     assert 3 <= len(finished) < 12
@@ -277,6 +278,7 @@ def test_resume_after_sigkill(tmp_path):
     while not all(map(gone, workers)):
         assert time.monotonic() < deadline, "workers outlive their sweep"
         time.sleep(0.05)
+    process.communicate()
 
     path.write_bytes(kept + kept.splitlines()[-1][:-9])  # as if the kill had come amid a write
     assert sorted(resume(path, log)) == sorted(set(range(12)) - finished)
@@ -287,7 +289,7 @@ def test_resume_after_sigkill(tmp_path):
 
 def test_ctrl_c_leaves_a_file_to_resume(tmp_path):
     process, path, log = start(tmp_path)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
     _, errors = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors and "BrokenProcessPool" not in errors
