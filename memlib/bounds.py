@@ -27,13 +27,13 @@ from memlib import checks
 __all__ = [
     "Bump",
     "FixedBound",
-    "bump",
     "closed_form",
     "default_alpha",
     "derivative_bound",
     "fixed",
     "jackson_constant",
     "lag_constant",
+    "least_bump",
     "split_heads",
 ]
 
@@ -80,7 +80,7 @@ class Bump:
 
 
 @cache
-def bump(order: int) -> Bump:
+def least_bump(order: int) -> Bump:
     r"""The bump for ``order`` $n$ derivatives: integrate the signs of $U_n$ $n$ times, then scale to $\chi(0)=1$."""
     _check_order(order)
     knots = [-math.cos(j * math.pi / (order + 1)) for j in range(order + 2)]
@@ -123,7 +123,7 @@ def derivative_bound(lag: int, encoding: str, *, order: int, alpha: float) -> fl
     _check_encoding(encoding)
     _check_lags([lag], encoding)
     alpha = checks.positive_number("alpha", alpha)
-    chi = bump(order)
+    chi = least_bump(order)
     first = max(0.0 if encoding == "lin" else 1.0, lag - 1.0)  # the least lag at which G is not zero
     greatest = 0.0
     for (low, high), piece in zip(pairwise(chi.knots), chi.pieces, strict=True):

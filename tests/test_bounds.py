@@ -18,7 +18,7 @@ each_order = pytest.mark.parametrize("order", [1, 2, 3])
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 6])
 def test_the_bump_is_one_at_zero_and_fades_smoothly(order):
-    chi = bounds.bump(order)
+    chi = bounds.least_bump(order)
     z = np.linspace(-1.5, 1.5, 3001)
     assert chi(0.0) == pytest.approx(1, abs=1e-12)
     assert np.abs(chi(z[np.abs(z) >= 1])).max() < 1e-12
@@ -32,11 +32,11 @@ def test_the_bump_is_one_at_zero_and_fades_smoothly(order):
 
 
 def test_the_bump_has_a_smaller_derivative_than_the_powers_of_one_minus_z_squared():
-    assert bounds.bump(1).height == pytest.approx(1)
-    assert bounds.bump(2).height == pytest.approx(4)
-    assert bounds.bump(3).height == pytest.approx(6 / (1 - math.sqrt(0.5)))
+    assert bounds.least_bump(1).height == pytest.approx(1)
+    assert bounds.least_bump(2).height == pytest.approx(4)
+    assert bounds.least_bump(3).height == pytest.approx(6 / (1 - math.sqrt(0.5)))
     for order, other in ((2, 8.0), (3, 48.0)):  # the largest n-th derivative of (1 - z^2)^n is at z = 1
-        assert bounds.bump(order).height < other / 1.9
+        assert bounds.least_bump(order).height < other / 1.9
 
 
 @each_order
@@ -57,8 +57,8 @@ def test_no_bump_has_a_smaller_derivative(order):
         [0] * cells + [1], A_ub=above, b_ub=np.zeros(2 * cells), A_eq=a, b_eq=[0] * order + [1], bounds=(None, None)
     )
     assert found.success
-    assert bounds.bump(order).height == pytest.approx(found.fun, rel=1e-3)
-    assert bounds.bump(order).height <= found.fun * (1 + 1e-9)
+    assert bounds.least_bump(order).height == pytest.approx(found.fun, rel=1e-3)
+    assert bounds.least_bump(order).height <= found.fun * (1 + 1e-9)
 
 
 # ---------------------------------------------------------------- Lemma 1
@@ -84,7 +84,7 @@ def divided(lag, encoding, order, alpha, points):
     low = max(lag - 1, 0 if encoding == "lin" else 1)
     s = np.linspace(lag + 1, low, points)
     u = np.exp(-alpha * s) if encoding == "lin" else s**-alpha
-    g = bounds.bump(order)(s - lag) / u * (1 if encoding == "lin" else s)
+    g = bounds.least_bump(order)(s - lag) / u * (1 if encoding == "lin" else s)
     for k in range(1, order + 1):
         g = np.diff(g) / (u[k:] - u[:-k]) * k
     return np.abs(g).max()
