@@ -1,4 +1,4 @@
-r"""Proofs as weights: a target and sizes in, a `Transformer` out (chapter Fixed memory, Theorem x:thm-fixed).
+r"""Fixed sparse memory as weights (chapter Fixed memory, Theorem x:thm-fixed).
 
 `fixed` builds one DP-free layer without normaliser for $y_t=f(x_t,x_{t-t_1},\dots,x_{t-t_M})$. Heads have the slopes
 $\alpha,2\alpha,\dots,H\alpha$, shared by all lags. For lag $t_i$ the output weights $c_h$ solve
@@ -17,191 +17,26 @@ A lag that no choice can fetch with error below 1 gets the zero kernel, whose er
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import mpmath
 import numpy as np
 import torch
 from torch import Tensor
 
-from memlib import barron, checks
+from memlib import checks
+from memlib.construct.construction import ROUND, Construction
+from memlib.construct.readouts import Linear, QuadraticRidge, Readout, ReluRidge, network_error
 from memlib.encodings import softplus, softplus_inverse
 from memlib.kernels import DIRECT_ROWS
 from memlib.model import FeedForward, Transformer, TransformerConfig
 from memlib.sums import KernelSum
 from memlib.targets import Finite, FixedSparse
 
-__all__ = ["Construction", "Linear", "QuadraticRidge", "Readout", "ReluRidge", "fixed", "network_error"]
+__all__ = ["FixedConstruction", "fixed"]
 
-_ROUND = float(np.finfo(np.float64).eps) / 2  # unit roundoff of float64
 _DIGITS = 60  # digits in which coefficients are solved for and kernel errors are summed
 _MOST_NODES = 24
 _RANGE = {"lin": (0.05, 40.0), "log": (1.05, 60.0)}  # where alpha is searched
-
-
-# ---------------------------------------------------------------- readouts
-
-
-@dataclass(frozen=True)
-class Readout:
-    r"""A readout $f(z)=g(\langle w,z\rangle+b)$ of the tokens $z=(x_t,x_{t-t_1},\dots)$, whose structure is known.
-
-    It is callable as the readout of `targets.FixedSparse`: ``(..., M + 1, d_in)`` to ``(..., 1)``.
-
-    Attributes:
-        weights: $w$, one number per token for scalar tokens, or one row of ``d_in`` numbers per token.
-        bias: $b$.
-    """
-
-    weights: tuple
-    bias: float = 0.0
-
-    def __post_init__(self):
-        w = torch.as_tensor(self.weights, dtype=torch.float64)
-        w = w[:, None] if w.ndim == 1 else w
-        if w.ndim != 2 or not w.numel() or not bool(torch.isfinite(w).all()) or not math.isfinite(self.bias):
-            raise ValueError(
-                "weights must be finite numbers, one per token (x_t first) or one row of d_in per token, and the bias "
-                f"finite; got {self.weights!r}, {self.bias!r}"
-            )
-        object.__setattr__(self, "weights", tuple(map(tuple, w.tolist())))
-
-    @property
-    def tokens(self) -> int:
-        """$M+1$: how many tokens it reads."""
-        return len(self.weights)
-
-    @property
-    def size(self) -> float:
-        r"""$\|w\|_1$."""
-        return math.fsum(abs(w) for row in self.weights for w in row)
-
-    @property
-    def slope(self) -> float:
-        """The largest slope of the profile $g$ on what it can be given."""
-        return 1.0
-
-    @property
-    def per_token(self) -> tuple[float, ...]:
-        r"""$L_i$ with $|f(z)-f(z')|\le\sum_iL_i\|z_i-z_i'\|_\infty$, for tokens in the cube."""
-        return tuple(self.slope * math.fsum(map(abs, row)) for row in self.weights)
-
-    @property
-    def lipschitz(self) -> float:
-        r"""The largest $L_i$: $|f(z)-f(z')|\le\mathrm{Lip}\sum_i\|z_i-z_i'\|_\infty$, as in `bounds.fixed`."""
-        return max(self.per_token)
-
-    def __call__(self, z: Tensor) -> Tensor:
-        w = torch.tensor(self.weights, dtype=torch.float64)
-        if z.shape[-2:] != w.shape:
-            raise ValueError(
-                f"the readout reads tokens of shape (..., {w.shape[0]}, {w.shape[1]}), got {tuple(z.shape)}"
-            )
-        return self.profile((z * w).sum((-2, -1)) + self.bias)[..., None]
-
-    def profile(self, r: Tensor) -> Tensor:
-        """$g$."""
-        raise TypeError(f"{type(self).__name__} must define profile(r)")
-
-    def network(self, width: int, ffn: str, generator: torch.Generator | None) -> FeedForward | None:
-        """The FFN that computes the readout from the tokens in one row; none if the output matrix can do it."""
-        raise TypeError(f"{type(self).__name__} must define network(width, ffn, generator)")
-
-
-class Linear(Readout):
-    r"""$f(z)=\langle w,z\rangle+b$: the model's output matrix does it, and the layer has no FFN (width 0)."""
-
-    def profile(self, r: Tensor) -> Tensor:
-        return r
-
-    def network(self, width, ffn, generator):
-        if width:
-            raise ValueError(f"a linear readout needs no FFN: allowed is width 0, got {width}")
-        return None
-
-
-class ReluRidge(Readout):
-    r"""$f(z)=\sigma(\langle w,z\rangle+b)$: one neuron computes it exactly (width 1)."""
-
-    @property
-    def norm(self) -> float:
-        r"""$\|w\|_1+|b|$, the cost of the neuron: at least the Barron norm."""
-        return self.size + abs(self.bias)
-
-    def profile(self, r: Tensor) -> Tensor:
-        return r.relu()
-
-    def network(self, width, ffn, generator):
-        if width != 1:
-            raise ValueError(f"a ReLU ridge is one neuron: allowed is width 1, got {width}")
-        network = FeedForward(len(self.weights) * len(self.weights[0]), 1, 1, generator=torch.Generator())
-        with torch.no_grad():
-            network.hidden.weight.copy_(torch.tensor(self.weights, dtype=torch.float64).flatten()[None])
-            network.hidden.bias.fill_(self.bias)
-            network.out.weight.fill_(1.0)
-        return network
-
-
-class QuadraticRidge(Readout):
-    r"""$f(z)=\langle w,z\rangle^2$ with $\|w\|_1=1$, a Barron function of norm 6 (chapter Foundations, f:ex-ridge).
-
-    ``interpolating`` networks (even width) err by $m^{-2}$, ``sampled`` ones (any width) like $m^{-1/2}$.
-    """
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.bias or abs(self.size - 1) > 1e-12:
-            raise ValueError(
-                "a quadratic ridge has no bias and weights whose absolute values sum to 1 (divide by their sum), got "
-                f"bias {self.bias!r} and sum {self.size:.6g}"
-            )
-
-    norm = 6.0
-
-    @property
-    def slope(self) -> float:
-        return 2.0
-
-    @property
-    def function(self) -> barron.SquareRidge:
-        """The readout as a Barron function of the tokens in one row."""
-        return barron.square_ridge([w for row in self.weights for w in row])
-
-    def profile(self, r: Tensor) -> Tensor:
-        return r.square()
-
-    def network(self, width, ffn, generator):
-        if ffn == "interpolating":
-            if width < 2 or width % 2:
-                raise ValueError(f"an interpolating FFN has an even width of at least 2, got {width}")
-            return barron.interpolating_ffn(self.function, width)
-        if width < 1:
-            raise ValueError(f"a sampled FFN has a width of at least 1, got {width}")
-        if not isinstance(generator, torch.Generator):
-            raise TypeError(f"a sampled FFN needs an explicit torch.Generator, got {type(generator).__name__}")
-        return barron.sampled_ffn(self.function, width, generator)
-
-
-def network_error(network: FeedForward, readout: QuadraticRidge) -> tuple[float, float, float]:
-    r"""How far a network of ridge neurons is from $r^2$, $r=\langle w,z\rangle$: exactly, not on a grid.
-
-    Along the ridge it is piecewise linear, so on each piece the difference is a parabola. Returns the largest
-    difference on $[-1,1]$, a point $r$ at which it is attained, and the largest slope of the network on the whole line
-    (fetched tokens may leave the cube).
-    """
-    sign = torch.tensor(readout.weights, dtype=torch.float64).flatten().sign()
-    beta = (network.hidden.weight.detach() @ sign).numpy()
-    gamma, out = network.hidden.bias.detach().numpy(), network.out.weight.detach()[0].numpy()
-    kinks = np.unique(np.concatenate([[-1.0, 1.0], -gamma[beta != 0] / beta[beta != 0]]))
-    middles = np.concatenate([[kinks[0] - 1], (kinks[1:] + kinks[:-1]) / 2, [kinks[-1] + 1]])
-    slopes = ((beta * middles[:, None] + gamma > 0) * (out * beta)).sum(-1)
-    inside = kinks[np.abs(kinks) <= 1]
-    turning = slopes[1:-1] / 2  # where r^2 runs parallel to a piece
-    low, high = np.array(list(pairwise(kinks))).T
-    points = np.concatenate([inside, turning[(turning > low) & (turning < high) & (np.abs(turning) < 1)]])
-    values = (np.maximum(beta * points[:, None] + gamma, 0) * out).sum(-1)
-    error = np.abs(values - points**2)
-    return float(error.max()), float(points[error.argmax()]), float(np.abs(slopes).max())
 
 
 # ---------------------------------------------------------------- the kernel of one lag
@@ -278,7 +113,7 @@ def _plan(lags, importance, heads: int, encoding: str, alpha: float | None, caut
     The total of a lag is tail $+\,\kappa u\sum|c_h|$ with the unit roundoff $u$ and $\kappa=H+8$, about what
     `_rounding` will say of the finished weights, times ``caution``; and 1 for the zero kernel.
     """
-    kappa = caution * (heads + 8) * _ROUND
+    kappa = caution * (heads + 8) * ROUND
 
     def choice(lag: int, a: float) -> tuple[float, int]:
         found = [(1.0, 0)]
@@ -304,38 +139,24 @@ def _plan(lags, importance, heads: int, encoding: str, alpha: float | None, caut
 
 
 @dataclass(frozen=True)
-class Construction:
-    r"""A `Transformer` whose weights are a proof, and what the proof says of its error.
+class FixedConstruction(Construction):
+    r"""The Transformer of Theorem x:thm-fixed. Slots: ``x``, ``lag T`` for each lag, ``y`` if there is an FFN.
 
     Attributes:
-        model: the Transformer; saved and loaded without anything else, it computes the same.
-        target: what it approximates.
-        slots: the named parts of the residual stream: ``x``, ``lag T`` for each lag, ``y`` if there is an FFN.
-        theorem: label of the statement.
         alpha: spacing of the slopes.
         nodes: $K_i$ for each lag, at most 24: its kernel is exact on lags $1..K_i$; 0 for a zero kernel.
         lag_errors: $\|\delta_{t_i}-\varphi_i\|_{\ell^1}$ of the stored weights on the infinite past.
         attention_part: $\sum_iL_i\|\delta_{t_i}-\varphi_i\|_{\ell^1}$, with the network's Lipschitz constants.
         ffn_part: the largest error of the network on the cube.
-        float_error: what rounding may add at runtime, for sequences of at most ``length`` tokens.
-        length: the length for which ``float_error`` is stated.
-        largest_coefficient: $\max_{i,h}|c_h|$ over the output weights.
         weight: $\max_i\sum_h|c_h|$.
         hard_points: values of $\langle w,z\rangle$ at which the FFN errs most, or is steepest.
     """
 
-    model: Transformer
-    target: FixedSparse
-    slots: dict[str, slice]
-    theorem: str
     alpha: float
     nodes: tuple[int, ...]
     lag_errors: tuple[float, ...]
     attention_part: float
     ffn_part: float
-    float_error: float
-    length: int
-    largest_coefficient: float
     weight: float
     hard_points: tuple[float, ...] = field(default=(1.0, -1.0))
 
@@ -380,11 +201,6 @@ class Construction:
                 batch.append(tokens)
         return torch.from_numpy(np.stack(batch)[:, ::-1].copy())  # the last position sees lag s at position -1 - s
 
-    def measured_error(self, x: Tensor) -> float:
-        """The largest difference between model and target on the sequences ``x``, over all positions."""
-        with torch.no_grad():
-            return float((self.model(x) - self.target(x)).abs().max())
-
 
 def _stored(model: Transformer, slots, lag: int) -> KernelSum:
     """Slopes, output weights and residual weight of a lag, read from the weights themselves; exact numbers."""
@@ -398,7 +214,7 @@ def _stored(model: Transformer, slots, lag: int) -> KernelSum:
 
 def fixed(target: FixedSparse, heads: int, width: int, encoding: str, *, alpha: float | None = None,
           ffn: str = "interpolating", generator: torch.Generator | None = None, length: int = 64,
-          caution: float = 1.0) -> Construction:  # fmt: skip
+          caution: float = 1.0) -> FixedConstruction:  # fmt: skip
     r"""Build the Transformer of Theorem 1 (x:thm-fixed) for a target with fixed sparse memory.
 
     One layer, DP-free, no normaliser, $H$ heads of dimension ``d_in``, $D=(M+1)d_{in}$, and one more coordinate for the
@@ -450,7 +266,7 @@ def fixed(target: FixedSparse, heads: int, width: int, encoding: str, *, alpha: 
     stored = [_stored(model, slots, lag) for lag in lags]
     lag_errors = tuple(_l1_error(lag, part) for lag, part in zip(lags, stored, strict=True))
     rounding = [_rounding(model, part, length) for part in stored]
-    return Construction(
+    return FixedConstruction(
         model=model,
         target=target,
         slots=slots,
@@ -515,17 +331,17 @@ def _rounding(model: Transformer, stored: KernelSum, length: int) -> float:
     per_head = (w * (model.config.heads + 6 + 3 * np.where(np.isfinite(size), size, 0.0))).sum(-1)
     if length > DIRECT_ROWS:
         per_head = per_head + 8 * math.log2(2 * length) * math.sqrt(length) * np.sqrt((w**2).sum(-1))
-    return float(_ROUND * (2 * abs(stored.residual) + np.abs(stored.coefficients) @ per_head))
+    return float(ROUND * (2 * abs(stored.residual) + np.abs(stored.coefficients) @ per_head))
 
 
 def _readout_rounding(model: Transformer, readout: Readout, network: FeedForward | None, size: float) -> float:
     """What rounding may add in the FFN and the output matrix, for tokens of at most ``size``."""
     operations = model.config.d_model + model.config.width + 4
     if network is None:
-        return _ROUND * operations * (readout.size * size + abs(readout.bias))
+        return ROUND * operations * (readout.size * size + abs(readout.bias))
     with torch.no_grad():
         scale = network.hidden.weight.abs().sum(-1) * size + network.hidden.bias.abs()
-        return float(_ROUND * operations * (network.out.weight.abs() @ scale).sum())
+        return float(ROUND * operations * (network.out.weight.abs() @ scale).sum())
 
 
 # ---------------------------------------------------------------- checks
