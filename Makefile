@@ -53,6 +53,7 @@ notebooks: $(READY)  ## run and save notebooks, show what changed (NB=path for o
 
 bench: $(READY)  ## speed beside torch's own attention
 	$(BIN)/python -m benchmarks.attention
+	$(BIN)/python -m benchmarks.substitutes
 
 repository:  ## make repository URL=…: set the repository address everywhere
 	$(PYTHON) tools/repository.py $(URL)

@@ -263,8 +263,12 @@ def lag_attention(log_weights: Tensor, values: Tensor, normaliser: str = "softma
     total = total[:, first:, None]
     if normaliser == "none":
         rows = rows * shift.exp()
-    else:
-        rows = rows / (total.masked_fill(total == 0, 1.0) if normaliser == "softmax" else total + (-shift).exp())
+    elif normaliser == "softmax":
+        rows = rows / total.masked_fill(total == 0, 1.0)
+    else:  # e^shift / (1 + e^shift total), with the larger of 1 and e^shift taken out so that nothing overflows
+        larger = shift.detach().clamp(min=0.0)
+        scale = (shift - larger).exp()
+        rows = rows * (scale / (scale * total + (-larger).exp()))
     if not first:
         return rows
     start = None if query is None else query[..., :first]

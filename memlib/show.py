@@ -35,6 +35,7 @@ __all__ = [
     "figure",
     "kernel_lines",
     "label_line",
+    "lookup_graph",
     "plate",
     "rate_line",
     "residual_slots",
@@ -348,6 +349,77 @@ def residual_slots(ax, values, slots, *, bar=True):
     ax.set_xticks([(place.start + place.stop - 1) / 2 for place in places.values()], labels=list(places))
     ax.set(xlabel="slot of the residual stream", xlim=(-0.5, width - 0.5))
     return drawn
+
+
+def lookup_graph(ax, lags, *, nesting=0, length=None, words=None, title=None):
+    """Which tokens one output reads: a row of positions, and an arrow from t to each token that is fetched.
+
+    `lags` are $t_1,\\dots,t_M$, all counted from t, and `nesting` is $K$. A dashed arrow below the row leads from a
+    fetched token to one whose place it helps to tell: to token i from those before it, if i ≤ K, and from the first K
+    if i > K. (All places may depend on the token at t.) `length` is the number of positions drawn, `words` are written
+    into their boxes, the last one at t. Returns the arrows of the look-ups. Chapter Adaptive memory, definitions
+    a:def-warmup and a:def-nested.
+    """
+    if not len(lags) or not all(isinstance(lag, int | np.integer) and lag >= 1 for lag in lags):
+        raise ValueError(f"lags are {lags!r}; integers of at least 1 are wanted, one for each token that is read")
+    if isinstance(nesting, bool) or nesting not in range(len(lags) + 1):
+        raise ValueError(f"nesting is {nesting!r}; allowed is 0 to {len(lags)}, the number of look-ups")
+    length = max(lags) + 2 if length is None else length
+    if length <= max(lags):
+        raise ValueError(
+            f"length is {length!r}; the longest lag, {max(lags)}, needs at least {max(lags) + 1} positions"
+        )
+    if words is not None and len(words) != length:
+        raise ValueError(f"{len(words)} words for {length} positions; as many are wanted")
+    size = min(26.0, 300 / length)
+    box = {"linestyle": "none", "marker": "s", "markersize": size, "markeredgecolor": "#595959", "zorder": 3}
+    ax.plot(np.arange(1 - length, 1), np.zeros(length), **box, markerfacecolor="#ffffff", label="tokens")
+    arrows = []
+    for i, (lag, colour) in enumerate(zip(lags, cycle(_SERIES["color"]), strict=False), start=1):
+        arrows.append(_arc(ax, 0, -lag, 1.0, color=colour, linestyle="-", label=f"look-up {i}"))
+        ax.plot([-lag], [0], **{**box, "markerfacecolor": _pale(colour)}, label=f"token {i}")
+        middle = {"ha": "center", "va": "center", "color": _readable(colour), "fontsize": 11, "zorder": 6}
+        ax.text(-lag / 2, _height(lag), f"$t_{i}={lag}$", **middle, bbox={"color": "#ffffff", "pad": 1.0})
+        for before in range(1, min(i - 1, nesting) + 1):
+            if lags[before - 1] != lag:
+                dashed = {"linestyle": "--", "linewidth": 1.2, "color": "#595959"}
+                _arc(ax, -lags[before - 1], -lag, -1.0, **dashed, label=f"token {before} tells where token {i} is")
+    ax.plot([0], [0], **{**box, "markerfacecolor": "#dddddd"}, label="the token at t")
+    for place, word in enumerate(words or (), start=1 - length):
+        ax.text(place, 0, str(word), ha="center", va="center", fontsize=min(11.0, 0.45 * size), zorder=4)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    ax.set_yticks([])
+    ax.set_xticks(np.arange(1 - length, 1), labels=[*(f"−{lag}" for lag in range(length - 1, 0, -1)), "t"])
+    below = -1.5 if nesting and len(lags) > 1 else -0.7
+    ax.set(xlabel="positions, counted from t", xlim=(0.3 - length, 0.7), ylim=(below, _height(max(lags)) + 0.35))
+    without_labels(ax)
+    if title:
+        ax.set_title(title)
+    return arrows
+
+
+def _height(distance):
+    return 0.9 + 0.35 * distance
+
+
+def _arc(ax, start, end, side, **style):
+    """Half an ellipse from position to position, above (side 1) or below (-1) the row, with a head at its end."""
+    angle = np.linspace(0.0, np.pi, 33)
+    middle, half = (start + end) / 2, (start - end) / 2
+    high = _height(abs(start - end)) if side > 0 else 1.2
+    x, y = middle + half * np.cos(angle), side * (0.5 + (high - 0.5) * np.sin(angle))
+    (line,) = ax.plot(x, y, **style)
+    head = {"marker": "v" if side > 0 else "^", "markersize": 7, "linestyle": "none", "zorder": 5}
+    head["color"] = style["color"]
+    ax.plot(x[-1:], y[-1:], **head, label="its head")
+    return line
+
+
+def _pale(colour):
+    """The colour, mixed with white: a ground for dark text."""
+    return tuple(0.3 * np.array(to_rgb(colour)) + 0.7)
 
 
 def rate_line(ax, x, y0, slope, label=None):

@@ -232,6 +232,167 @@ def test_sink_is_softmax_with_an_extra_key():
     torch.testing.assert_close(normalise(logits, "sink"), extended)
 
 
+# ----------------------------------------------------- plain exponentials, the sink, and logits of the query alone
+
+
+def _by_loops(log_weights, values, normaliser, query):
+    """The definition, one position, head and past token after another: weights e^(q_t + phi(t - s)) over N_t."""
+    batch, heads, length, width = values.shape
+    y = torch.zeros_like(values)
+    for b in range(batch):
+        for h in range(heads):
+            for t in range(length):
+                raw = [math.exp(float(query[b, h, t]) + float(log_weights[h, t - s])) for s in range(t + 1)]
+                total = {"softmax": sum(raw), "sink": 1.0 + sum(raw), "none": 1.0}[normaliser]
+                for d in range(width):
+                    mixed = sum(w * float(values[b, h, s, d]) for s, w in enumerate(raw))
+                    y[b, h, t, d] = mixed / total if total else 0.0  # no admissible past: nothing
+    return y
+
+
+def _drawn(seed, length, heads=2, batch=1, hidden=()):
+    """Biases by lag, of either sign, minus infinity at the ``hidden`` lags; values; queries."""
+    g = torch.Generator().manual_seed(seed)
+    lw = 2 * torch.randn(heads, length, dtype=torch.float64, generator=g)
+    lw[:, [lag for lag in hidden if lag < length]] = -math.inf
+    query = 2 * torch.randn(batch, heads, length, dtype=torch.float64, generator=g)
+    return lw, _values(seed, batch, heads, length), query
+
+
+PATHS = st.sampled_from(["fft", "direct", "auto"])
+SEEDS = st.integers(0, 2**16)
+QUERY_NORMALISERS = st.sampled_from(["sink", "none"])
+
+
+@given(seed=SEEDS, length=st.integers(1, 14), path=PATHS, normaliser=QUERY_NORMALISERS,
+       hidden=st.sampled_from([(), (0,), (0, 1, 2), (1, 3)]))  # fmt: skip
+@settings(deadline=None, max_examples=60)
+def test_query_logits_are_the_definition_in_loops(seed, length, path, normaliser, hidden):
+    lw, values, query = _drawn(seed, length, hidden=hidden)
+    expected = _by_loops(lw, values, normaliser, query)
+    got = lag_attention(lw, values, normaliser, query, path)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max() + 1))
+    free = _by_loops(lw, values, normaliser, torch.zeros_like(query))
+    torch.testing.assert_close(
+        lag_attention(lw, values, normaliser, path=path), free, rtol=1e-10, atol=1e-10 * float(free.abs().max() + 1)
+    )
+
+
+@given(seed=SEEDS, length=st.integers(65, 200), normaliser=QUERY_NORMALISERS)
+@settings(deadline=None, max_examples=40)
+def test_query_logits_by_fft_and_directly(seed, length, normaliser):
+    lw, values, query = _drawn(seed, length)
+    direct = lag_attention(lw, values, normaliser, query, "direct")
+    for path in ("fft", "auto"):
+        got = lag_attention(lw, values, normaliser, query, path)
+        torch.testing.assert_close(got, direct, rtol=0, atol=1e-10 * float(direct.abs().max() + 1))
+
+
+@given(seed=SEEDS, length=st.integers(1, 120), path=PATHS)
+@settings(deadline=None, max_examples=60)
+def test_without_normaliser_a_query_logit_is_a_gate(seed, length, path):
+    """e^q times the output without query: no more than a factor that the present token chooses for each head."""
+    lw, values, query = _drawn(seed, length)
+    free = lag_attention(lw, values, "none", path="direct")
+    gated = query.exp()[..., None] * free
+    got = lag_attention(lw, values, "none", query, path)
+    torch.testing.assert_close(got, gated, rtol=0, atol=1e-10 * float(gated.abs().max()))
+
+
+@given(seed=SEEDS, length=st.integers(1, 120), path=PATHS)
+@settings(deadline=None, max_examples=60)
+def test_with_a_sink_a_query_logit_is_a_gate_between_nothing_and_softmax(seed, length, path):
+    """The output is softmax's times sigmoid(q + log Z): the same kernel, opened as far as the token says."""
+    lw, values, query = _drawn(seed, length)
+    soft = lag_attention(lw, values, "softmax", path="direct")
+    gate = torch.sigmoid(query + lw.logcumsumexp(-1))[..., None]
+    torch.testing.assert_close(lag_attention(lw, values, "sink", query, path), gate * soft, rtol=0, atol=1e-9)
+
+
+@given(seed=SEEDS, length=st.integers(1, 40), shift=st.floats(-30, 30))
+@settings(deadline=None, max_examples=60)
+def test_a_query_logit_cancels_under_softmax_and_is_refused(seed, length, shift):
+    """Why TMX needs a sink or no normaliser: softmax weights do not notice what is added to all logits of a row."""
+    lw, values, query = _drawn(seed, length)
+    plain = normalise(toeplitz(lw), "softmax").expand(1, -1, -1, -1)
+    torch.testing.assert_close(normalise(toeplitz(lw) + shift + query[..., None], "softmax"), plain, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="cancels under softmax"):
+        lag_attention(lw, values, "softmax", query)
+
+
+@given(seed=SEEDS, length=st.integers(1, 120), path=PATHS, factor=st.floats(-4, 4))
+@settings(deadline=None, max_examples=60)
+def test_without_normaliser_adding_to_logits_scales_the_output(seed, length, path, factor):
+    lw, values, query = _drawn(seed, length)
+    scaled = math.exp(factor) * lag_attention(lw, values, "none", query, path)
+    tolerance = 1e-10 * float(scaled.abs().max())
+    for more in ((lw + factor, query), (lw, query + factor)):
+        torch.testing.assert_close(
+            lag_attention(more[0], values, "none", more[1], path), scaled, rtol=0, atol=tolerance
+        )
+    assert torch.equal(normalise(lw, "none"), lw.exp())
+
+
+@given(seed=SEEDS, length=st.integers(1, 100), path=st.sampled_from(["direct", "auto"]), offset=st.floats(0, 12))
+@settings(deadline=None, max_examples=60)
+def test_a_sink_with_lowered_logits_tends_to_no_normaliser(seed, length, path, offset):
+    r"""The sink lemma: logits lowered by $c$ and the output raised by $e^c$ miss the plain sum by $e^{-c}Z^2|v|$."""
+    lw, values, query = _drawn(seed, length)
+    plain = lag_attention(lw, values, "none", query, "direct")
+    total = (query + lw.logcumsumexp(-1)).exp()[..., None]
+    sink = math.exp(offset) * lag_attention(lw, values, "sink", query - offset, path)
+    torch.testing.assert_close(sink, plain / (1 + math.exp(-offset) * total), rtol=1e-9, atol=1e-9 * float(total.max()))
+    bound = math.exp(-offset) * total.square() * values.abs().max()
+    assert bool(((sink - plain).abs() <= bound * (1 + 1e-9) + 1e-9 * total.max()).all())
+
+
+def test_the_sink_nears_the_plain_sum_at_the_rate_of_the_lemma():
+    lw, values, query = _drawn(0, 30)
+    plain = lag_attention(lw, values, "none", query)
+    errors = [
+        float((math.exp(c) * lag_attention(lw, values, "sink", query - c) - plain).abs().max()) for c in (16, 17, 18)
+    ]
+    assert errors[0] / errors[1] == pytest.approx(math.e, rel=0.02)
+    assert errors[1] / errors[2] == pytest.approx(math.e, rel=0.02)
+
+
+@given(seed=SEEDS, length=st.integers(1, 100), path=PATHS)
+@settings(deadline=None, max_examples=40)
+def test_a_sink_with_raised_logits_tends_to_softmax(seed, length, path):
+    lw, values, query = _drawn(seed, length)
+    soft = lag_attention(lw, values, "softmax", path="direct")
+    torch.testing.assert_close(lag_attention(lw, values, "sink", query + 60, path), soft, rtol=0, atol=1e-9)
+
+
+@given(seed=SEEDS, length=st.integers(1, 100), path=PATHS, normaliser=QUERY_NORMALISERS, blind=st.integers(1, 5))
+@settings(deadline=None, max_examples=60)
+def test_positions_without_admissible_past_output_zero(seed, length, path, normaliser, blind):
+    """A head that does not see its ``blind`` nearest lags has nothing to read before position ``blind``."""
+    lw, values, query = _drawn(seed, length, hidden=range(blind))
+    y = lag_attention(lw, values, normaliser, query, path)
+    rounding = 1e-12 * float((lw.max() + query.max()).exp()) if path == "fft" else 0.0
+    assert float(y[:, :, :blind].abs().max()) <= rounding
+    later = lag_attention(lw, values, normaliser, query, "direct")[:, :, blind:]
+    assert bool((later.abs().amax((0, 1, 3)) > 0).all())  # from there on there is something to read
+
+
+@pytest.mark.parametrize("path", ["fft", "direct", "auto"])
+@pytest.mark.parametrize("level", [-5000.0, -720.0, 0.0, 720.0, 5000.0])
+def test_the_sink_survives_extreme_queries(path, level):
+    """Closed it lets nothing through, open it is softmax; gradients stay finite, and are right at query zero."""
+    lw, values, _ = _drawn(0, 100)
+    query = torch.full((1, 2, 100), level, dtype=torch.float64, requires_grad=True)
+    lw.requires_grad_()
+    y = lag_attention(lw, values, "sink", query, path)
+    y.sum().backward()
+    assert bool(torch.isfinite(query.grad).all()) and bool(torch.isfinite(lw.grad).all())
+    soft = lag_attention(lw.detach(), values, "softmax", path="direct")
+    gate = torch.sigmoid(level + lw.detach().logcumsumexp(-1))[..., None]
+    torch.testing.assert_close(y.detach(), gate * soft, rtol=0, atol=1e-10)
+    slope = (gate * (1 - gate) * soft).sum(-1)
+    torch.testing.assert_close(query.grad[0], slope[0], rtol=0, atol=1e-9)
+
+
 # ------------------------------------------------------------------------------------------------- population loss
 
 

@@ -114,6 +114,59 @@ def test_attention_maps_are_what_the_model_uses(attention, encoding, normaliser)
     assert bool((weights.triu(1) == 0).all())
 
 
+def _attention_output(model, x):
+    """What the first layer's attention adds to the residual stream."""
+    with torch.no_grad():
+        return model.layers[0].attention(model.residual_stream(x)[0])
+
+
+@pytest.mark.parametrize("encoding", ["lin", "log", "t5", "none"])
+def test_tmx_is_dp_free_attention_behind_gates(encoding):
+    r"""Without normaliser head $h$ of TMX is the DP-free head times $e^{w_h\cdot x_t}$: no key, no dot product."""
+    tmx = _model(attention="tmx", encoding=encoding, normaliser="none", layers=1)
+    free = _model(attention="dp_free", encoding=encoding, normaliser="none", layers=1)
+    free.load_state_dict({k: v for k, v in tmx.state_dict().items() if not k.endswith("attention.query.weight")})
+    x = _x(100)
+    with torch.no_grad():
+        state, a = tmx.residual_stream(x)[0], free.layers[0].attention
+        gates = (state @ tmx.layers[0].attention.query.weight.T).exp()
+        heads = a.weights(state) @ a._split(a.value(state))
+        expected = a.out((gates.transpose(1, 2)[..., None] * heads).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(_attention_output(tmx, x), expected, rtol=1e-9, atol=1e-9)
+    assert (_attention_output(tmx, x) - _attention_output(free, x)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("normaliser", ["sink", "none"])
+def test_tmx_is_dp_with_a_constant_key(normaliser):
+    """A dot product whose key map returns the same vector for every token is TMX, whatever the encoding by lag."""
+    tmx = _model(attention="tmx", encoding="t5", normaliser=normaliser, layers=1, d_head=1, d_in=3)
+    dp = _model(attention="dp", encoding="t5", normaliser=normaliser, layers=1, d_head=1, d_in=3)
+    with torch.no_grad():
+        for model in (tmx, dp):  # the last coordinate of the residual stream is the constant one
+            model.embed.weight[-1] = 0.0
+            model.embed.bias[-1] = 1.0
+        dp.layers[0].attention.key.weight.zero_()
+        dp.layers[0].attention.key.weight[:, -1] = 1.0
+    state = {k: v for k, v in tmx.state_dict().items()}
+    dp.load_state_dict({**state, "layers.0.attention.key.weight": dp.layers[0].attention.key.weight.detach()})
+    x = _x(100)
+    with torch.no_grad():
+        torch.testing.assert_close(tmx(x), dp(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention", ["dp", "dp_free", "tmx", "linear"])
+@pytest.mark.parametrize("normaliser", ["softmax", "sink", "none"])
+def test_a_position_without_admissible_past_adds_nothing(attention, normaliser):
+    """A log head does not see its own position, so the first token reads nothing, and later ones something."""
+    if attention == "tmx" and normaliser == "softmax":
+        with pytest.raises(ValueError, match="allowed normalisers: sink, none"):
+            _model(attention=attention, encoding="log", normaliser=normaliser)
+        return
+    added = _attention_output(_model(attention=attention, encoding="log", normaliser=normaliser), _x(100))
+    assert bool((added[:, 0] == 0).all())
+    assert bool((added[:, 1:].abs().amax(-1) > 0).all())
+
+
 def test_integer_tokens_are_one_hot():
     model = _model()
     tokens = torch.tensor([[0, 2, 1, 1]])

@@ -371,6 +371,51 @@ def test_residual_slots_in_both_forms():
         assert word in text and "ticks token, fetched" in text
 
 
+def test_lookup_graph_shows_every_token_that_is_read():
+    fig, ax = show.figure(height=3)
+    arrows = show.lookup_graph(ax, [3, 6, 2], nesting=2, length=8, words="abcdefgh", title="look-ups")
+    assert [tuple(a.get_xdata()[[0, -1]]) for a in arrows] == [(0, -3), (0, -6), (0, -2)]
+    text = describe(fig)
+    assert "ticks −7, −6, −5, −4, −3, −2, −1, t" in text and 'text "$t_2=6$" at (-3, ' in text
+    told = re.findall(r"token (\d) tells where token (\d) is\": 33 points, x (\S+), .*, (\S+) \(sampled", text)
+    assert [(a, b) for a, b, *_ in told] == [("1", "2"), ("1", "3"), ("2", "3")]
+    assert [t.get_text() for t in ax.texts if t.get_text() in "abcdefgh"] == list("abcdefgh")
+    assert len(show.Plate(fig, "look-ups").png) < 40_000
+
+
+def test_in_the_warm_up_no_token_tells_where_another_is():
+    fig, ax = show.figure(height=3)
+    show.lookup_graph(ax, [1, 4])
+    assert "tells where" not in describe(fig) and ax.get_xlim()[0] == pytest.approx(-5.7)
+
+
+def test_a_changed_look_up_shows():
+    def draw(k):
+        fig, ax = show.figure(height=3)
+        show.lookup_graph(ax, [2, 5 if k == 1 else 4], nesting=2, length=7)
+        return describe(fig)
+
+    assert compare.texts(draw(1), draw(1), TOLERANCE) == []
+    assert compare.texts(draw(1), draw(2), TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lags": []}, r"lags are \[\]; integers of at least 1"),
+        ({"lags": [0]}, r"lags are \[0\]"),
+        ({"lags": [1.5]}, r"lags are \[1.5\]"),
+        ({"nesting": 3}, "nesting is 3; allowed is 0 to 2"),
+        ({"length": 5}, "the longest lag, 5, needs at least 6 positions"),
+        ({"words": ["a"]}, "1 words for 7 positions"),
+    ],
+)
+def test_bad_lookup_graphs(arguments, message):
+    _fig, ax = show.figure()
+    with pytest.raises(ValueError, match=message):
+        show.lookup_graph(ax, **{"lags": [2, 5], **arguments})
+
+
 def test_rate_line_has_the_slope():
     _fig, ax = show.figure()
     line = show.rate_line(ax, [1, 10, 100], 2.0, -0.5, "rate")

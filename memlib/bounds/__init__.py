@@ -1,8 +1,20 @@
 r"""The right-hand sides of the theorems as numbers, every constant explicit.
 
-`fixed` is Theorem x:thm-fixed, with Lemma x:lem-bump for each lag.
+`fixed` is Theorem x:thm-fixed, with Lemma x:lem-bump for each lag; `adaptive` is Theorems a:thm-warmup and
+a:thm-nested, with Lemma a:lem-flat for each pointer; `dp_free_floor` is what attention without dot product cannot do,
+Theorems a:thm-attention-alone and a:thm-channels, with the inputs that show it.
 """
 
+from memlib.bounds.adaptive_memory import (
+    AdaptiveBound,
+    FlatTop,
+    adaptive,
+    closed_form_flat,
+    flat_derivative,
+    flat_top,
+    pointer_constant,
+    pointer_tolerance,
+)
 from memlib.bounds.fixed_memory import (
     Bump,
     FixedBound,
@@ -15,16 +27,27 @@ from memlib.bounds.fixed_memory import (
     least_bump,
     split_heads,
 )
+from memlib.bounds.floors import Floor, dp_free_floor
 
 __all__ = [
+    "AdaptiveBound",
     "Bump",
     "FixedBound",
+    "FlatTop",
+    "Floor",
+    "adaptive",
     "closed_form",
+    "closed_form_flat",
     "default_alpha",
     "derivative_bound",
+    "dp_free_floor",
     "fixed",
+    "flat_derivative",
+    "flat_top",
     "jackson_constant",
     "lag_constant",
     "least_bump",
+    "pointer_constant",
+    "pointer_tolerance",
     "split_heads",
 ]

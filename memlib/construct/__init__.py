@@ -1,20 +1,41 @@
 r"""Proofs as weights: a target and sizes in, a `Transformer` out.
 
-`fixed` builds the layer of Theorem x:thm-fixed. What comes out is a `Construction`: the model, the named parts of its
-residual stream, and how far the proof says it is from the target, in exact arithmetic and with rounding.
+`fixed` builds the layer of Theorem x:thm-fixed, `adaptive` the layers of Theorems a:thm-warmup and a:thm-nested. What
+comes out is a `Construction`: the model, the named parts of its residual stream, and how far the proof says it is from
+the target, in exact arithmetic and with rounding.
 """
 
+from memlib.construct.adaptive_memory import AdaptiveConstruction, adaptive
 from memlib.construct.construction import Construction
 from memlib.construct.fixed_memory import FixedConstruction, fixed
+from memlib.construct.lookups import pointer_chasing, summed_lookups
+from memlib.construct.one_layer import OneLayer, affine_pointer, bit_decoder, pointer_target, selector
+from memlib.construct.pointers import Pointer
 from memlib.construct.readouts import Linear, QuadraticRidge, Readout, ReluRidge, network_error
+from memlib.construct.rotary import RotaryPointer, rotary_frequencies, rotary_gap, rotary_pointer, rotary_row
 
 __all__ = [
+    "AdaptiveConstruction",
     "Construction",
     "FixedConstruction",
     "Linear",
+    "OneLayer",
+    "Pointer",
     "QuadraticRidge",
     "Readout",
     "ReluRidge",
+    "RotaryPointer",
+    "adaptive",
+    "affine_pointer",
+    "bit_decoder",
     "fixed",
     "network_error",
+    "pointer_chasing",
+    "pointer_target",
+    "rotary_frequencies",
+    "rotary_gap",
+    "rotary_pointer",
+    "rotary_row",
+    "selector",
+    "summed_lookups",
 ]

@@ -6,8 +6,9 @@ import json
 import sys
 from contextlib import contextmanager
 
-from memlib.experiments import SCALES, evaluate, get, names, summary
-from memlib.sweep import failures
+from memlib import results
+from memlib.experiments import SCALES, STORED, evaluate, get, names, scales, summary
+from memlib.sweep import code_hash, failures
 
 EXECUTORS = ("pool", "dask", "serial")
 
@@ -17,13 +18,19 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m memlib.experiments", description="Run a grid of the book.")
     made.add_argument("name", nargs="?", help=f"an experiment: {', '.join(names())}")
     made.add_argument("--list", action="store_true", help="list the experiments and the sizes of their grids")
-    made.add_argument("--scale", choices=SCALES, default="book", help="size of the grid (default: book)")
+    made.add_argument(
+        "--scale", choices=(*SCALES, "stored"), default="book",
+        help=f"size of the grid (default: book); stored, the grid behind a stored table: {', '.join(STORED)} only",
+    )  # fmt: skip
     made.add_argument("--executor", choices=EXECUTORS, default="pool", help="where the points run (default: pool)")
     made.add_argument(
         "--workers", type=int, help="processes of the pool or of a local Dask cluster (default: one per core)"
     )
     made.add_argument("--scheduler", help="address of a running Dask scheduler; by default a local cluster is started")
     made.add_argument("--out", help="file of rows, one JSON line each; resumed if it exists. Without it: CSV to stdout")
+    made.add_argument(
+        "--store", action="store_true", help="with --scale stored: write the rows as results/NAME.csv of the repository"
+    )
     made.add_argument("--retry-failed", action="store_true", help="evaluate points again that failed before")
     made.add_argument("--quiet", action="store_true", help="no progress bar")
     return made
@@ -34,13 +41,17 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.list:
         for name in names():
-            sizes = ", ".join(f"{scale} {len(get(name).grid(scale))}" for scale in SCALES)
+            sizes = ", ".join(f"{scale} {len(get(name).grid(scale))}" for scale in scales(name))
             print(f"{name}: {summary(name)} Points: {sizes}.")
         return 0
     if options.name is None:
         parser().print_usage(sys.stderr)
         return 2
     try:
+        if options.store and options.scale != "stored":
+            raise ValueError("--store goes with --scale stored")
+        if options.store and results.folder() is None:
+            raise ValueError("--store writes into a clone of the repository; this memlib is installed without one")
         with _executor(options) as executor:
             rows = evaluate(
                 options.name,
@@ -50,13 +61,17 @@ def main(arguments: list[str] | None = None) -> int:
                 progress=bool(options.out) and not options.quiet,
                 **executor,
             )
+        if options.store:
+            command = f"python -m memlib.experiments {options.name} --scale stored --store"
+            path = results.write(options.name, rows, command=command, code=code_hash(get(options.name).run))
+            print(f"{len(rows)} rows in {path}", file=sys.stderr)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted" + (": the same command goes on" if options.out else ""), file=sys.stderr)
         return 130
-    if options.out is None:
+    if options.out is None and not options.store:
         _print_table(rows)
     failed = failures(rows)
     for row in failed:
