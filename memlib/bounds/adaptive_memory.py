@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-import numpy as np
 from numpy.polynomial import Polynomial
 from scipy.special import zeta
 
 from memlib import checks
 from memlib.bounds.fixed_memory import (
+    Bump,
     _check_encoding,
     _check_order,
     _ffn,
@@ -48,7 +48,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class FlatTop:
+class FlatTop(Bump):
     r"""An even function that is 1 on $|z|\le\frac14$ and 0 on $|z|\ge\frac34$, with $\chi^{(n-1)}$ Lipschitz.
 
     So $\chi(s-\hat g)=\delta_{s,g}$ on integers whenever $|\hat g-g|\le\frac14$: no rounding of pointers is needed
@@ -63,19 +63,6 @@ class FlatTop:
         pieces: the polynomial in $z$ on each interval between knots.
         height: $\|\chi^{(n)}\|_\infty$.
     """
-
-    order: int
-    knots: tuple[float, ...]
-    pieces: tuple[Polynomial, ...]
-    height: float
-
-    def __call__(self, z) -> np.ndarray:
-        """The values at ``z``."""
-        z = np.asarray(z, dtype=float)
-        values = np.zeros_like(z)
-        for (low, high), piece in zip(pairwise(self.knots), self.pieces, strict=True):
-            values = np.where((z >= low) & (z <= high), piece(z), values)
-        return values
 
 
 @cache
