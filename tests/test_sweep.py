@@ -218,10 +218,12 @@ def test_a_worker_that_is_killed(once, tmp_path):
 # ---------------------------------------------------------------- killed and resumed
 
 DRIVER = """
+import signal
 import sys
 from test_sweep import slow
 from memlib.sweep import product, sweep
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 if __name__ == "__main__":
     sweep(slow, product(x=range(12), seconds=[0.2], log=[sys.argv[2]]), path=sys.argv[1], workers=2)
 """
