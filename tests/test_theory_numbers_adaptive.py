@@ -5,22 +5,18 @@ explicit sums, explicit coefficients and plain simulation take the place of the 
 Beyond the numbers, the statements that a computation can contradict are tried on examples.
 """
 
-import re
-from decimal import Decimal
 from fractions import Fraction
 from itertools import count, pairwise, product
 from math import cos, exp, factorial, floor, gcd, log, pi
-from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
 from mpmath import mpf
 
-FOLDER = Path(__file__).resolve().parents[1] / "chapters" / "adaptive"
-PAGES = {
-    name: re.sub(r"\s+", " ", (FOLDER / f"{name}.md").read_text(encoding="utf-8")) for name in ("theory", "limits")
-}
+from tests.printed_numbers import check, page_of, unaccounted
+
+PAGES = {name: page_of(f"adaptive/{name}") for name in ("theory", "limits")}
 
 
 # ---------------------------------------------------------------- the flat top
@@ -239,34 +235,9 @@ LIMITS = [
 NUMBERS = [("theory", *row) for row in THEORY] + [("limits", *row) for row in LIMITS]
 
 
-def read(printed):
-    r"""What a printed number says: ``5,861``, ``230{,}400``, ``5.7\cdot10^{9}``, with or without dollars."""
-    plain = printed.strip("$").replace("{,}", "").replace(",", "")
-    return Decimal(re.sub(r"\\cdot10\^\{?(-?\d+)\}?", r"e\1", plain))
-
-
-def shown(printed):
-    """How many digits are shown, without leading zeros."""
-    return len(read(printed).as_tuple().digits)
-
-
-def rounded(value, digits):
-    return Decimal(mpmath.nstr(mpf(value), digits, min_fixed=1, max_fixed=0))
-
-
 @pytest.mark.parametrize("page, pattern, value, digits", NUMBERS, ids=[f"{row[0]} {row[1]}" for row in NUMBERS])
 def test_number(page, pattern, value, digits):
-    found = re.findall(pattern, PAGES[page])
-    assert len(found) == 1, f"the page says this {len(found)} times"
-    number = read(found[0])
-    assert number == rounded(value, digits)
-    assert shown(found[0]) == digits
-
-
-def test_reading_and_rounding_can_fail():
-    assert read(r"$3.7\cdot10^{236}$") == rounded(mpf(10) ** 236 * mpf("3.745"), 2) != rounded(mpf("3.745e236"), 3)
-    assert read("80{,}657") == 80657 and read("16,982") == 16982
-    assert shown("0.0190") == 3
+    check(PAGES[page], pattern, value, digits)
 
 
 # What is given, not computed: spacings, errors that are asked for, numbers of theorems.
@@ -278,15 +249,8 @@ GIVEN = (
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_decimal_number_is_in_the_table(name):
-    page = PAGES[name]
-    held = [match.span(1) for where, pattern, _, _ in NUMBERS if where == name for match in re.finditer(pattern, page)]
-    held += [match.span() for match in re.finditer(GIVEN, page)]
-    free = [
-        page[match.start() - 40 : match.end() + 10]
-        for match in re.finditer(r"\d+\.\d+", page)
-        if not any(low <= match.start() and match.end() <= high for low, high in held)
-    ]
-    assert free == []
+    patterns = [pattern for where, pattern, _, _ in NUMBERS if where == name]
+    assert unaccounted(PAGES[name], patterns, GIVEN) == []
 
 
 # ---------------------------------------------------------------- statements that a computation can contradict
