@@ -21,8 +21,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from memlib.checks import explicit_generator, integer, positive_number
+from memlib.population import SideBySide, effective_kernel, expected_loss, join, population, set_kernel
 
-__all__ = ["SCHEDULES", "History", "fit", "relative_error"]
+__all__ = [
+    "SCHEDULES",
+    "History",
+    "effective_kernel",
+    "expected_loss",
+    "fit",
+    "fit_population",
+    "relative_error",
+    "set_kernel",
+]
 
 SCHEDULES = {
     "cosine": lambda share: (1 + math.cos(math.pi * share)) / 2,
@@ -124,6 +134,51 @@ def fit(model: nn.Module, target_or_loss, *, steps: int, lr: float = 1e-2, batch
     if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
         raise _diverged("a parameter is not finite", steps - 1, steps, lr)
     return History(steps, run.losses, run.seconds)
+
+
+def fit_population(model, target, *, steps: int, length: int | None = None, lr: float = 1e-2, mean: float = 0.0,
+                   variance: float = 1.0, generator: torch.Generator | None = None, schedule: str = "cosine",
+                   progress: bool = False) -> History | list[History]:  # fmt: skip
+    r"""Train a linear layer in place on its exact expected loss, and return the `History` of the run.
+
+    The loop is that of `fit`; the loss is `memlib.population.expected_loss`, a closed form in slopes and weights
+    (chapter Essentially sparse memory, equations e:population and e:population-mean), so no sequence is drawn.
+
+    Args:
+        model: a `Transformer` with one layer, no dot product, no FFN and no norm, with any normaliser; or a list of
+            such models of one configuration. They are trained side by side, each as if alone, and a list of
+            histories is returned.
+        target: an `EssentiallySparse` target with linear read-out, or the values of a kernel on lags $0,1,\dots$; for
+            a list of models also a list of these, one for each.
+        steps, lr, schedule, progress: as for `fit`.
+        length: the window; the loss is that of its last position. Kernel values bring their own.
+        mean, variance: of the inputs, if kernel values are given; a target knows its own.
+        generator: as for `fit`; nothing is drawn from it.
+    """
+    generator = torch.Generator() if generator is None else generator
+    options = {"steps": steps, "lr": lr, "generator": generator, "schedule": schedule, "progress": progress}
+    law = {"length": length, "mean": mean, "variance": variance}
+    if not isinstance(model, list | tuple):
+        wanted = population(target, **law)
+        expected_loss(model, wanted)  # complains about model and target before anything is trained
+        return fit(model, lambda model, _: expected_loss(model, wanted), **options)
+    several = isinstance(target, list | tuple) and not all(isinstance(v, int | float) for v in target)
+    targets = list(target) if several else [target] * len(model)
+    if len(targets) != len(model) or not model:
+        raise ValueError(f"models and targets must be as many, and at least one, got {len(model)} and {len(targets)}")
+    wanted = [population(each, **law) for each in targets]
+    for one, each in zip(model, wanted, strict=True):
+        expected_loss(one, each)
+    together, all_wanted, losses = SideBySide(model), join(wanted), []
+
+    def loss(together: SideBySide, _) -> Tensor:
+        each = together.losses(all_wanted)
+        losses.append(each.tolist())
+        return each.sum()
+
+    whole = fit(together, loss, **options)
+    together.give_back()
+    return [History(steps, list(curve), whole.seconds / len(model)) for curve in zip(*losses, strict=True)]
 
 
 def relative_error(

@@ -38,7 +38,7 @@ from memlib.construct.construction import ROUND, Construction
 from memlib.construct.fixed_memory import _readout_rounding
 from memlib.construct.moved_kernels import DIGITS, RANGE, Followed, solve, split
 from memlib.construct.pointers import SLACK, Pointer, reachable
-from memlib.construct.readouts import Linear, QuadraticRidge, Readout, ReluRidge, network_error
+from memlib.construct.readouts import Linear, QuadraticRidge, Readout, ReluRidge, network_error, written_down
 from memlib.encodings import softplus, softplus_inverse
 from memlib.model import FeedForward, Transformer, TransformerConfig
 from memlib.targets import AdaptiveSparse, Finite
@@ -470,11 +470,7 @@ def _followed(made: AdaptiveConstruction, number: int) -> Followed:
 def _check(target, heads, encoding, normaliser, attention, offset, alpha, length, caution) -> tuple[int, int, float]:
     if not isinstance(target, AdaptiveSparse):
         raise TypeError(f"target must be a targets.AdaptiveSparse, got {type(target).__name__}")
-    if not isinstance(target.readout, Linear | ReluRidge | QuadraticRidge):
-        raise TypeError(
-            "the readout must be a construct.Linear, ReluRidge or QuadraticRidge, whose weights can be written down; "
-            f"got {type(target.readout).__name__}"
-        )
+    written_down(target.readout)
     for i, pointer in enumerate(target.pointers, 1):
         if not isinstance(pointer, Pointer):
             raise TypeError(

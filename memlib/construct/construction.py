@@ -6,13 +6,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memlib.model import Transformer
+from memlib.model import Transformer, TransformerConfig
 from memlib.targets import Target
 
-__all__ = ["ROUND", "Construction"]
+__all__ = ["ROUND", "Construction", "empty_layer"]
 
 ROUND = float(np.finfo(np.float64).eps) / 2
 """Unit roundoff of float64."""
+
+
+def empty_layer(slots: dict[str, slice], d_in: int, heads: int, width: int, encoding: str) -> Transformer:
+    """One DP-free layer without normaliser, wide enough for the slots, all its numbers zero: to be written into."""
+    config = TransformerConfig(
+        d_in=d_in, d_out=1, d_model=max(s.stop for s in slots.values()), layers=1, heads=heads, width=width,
+        d_head=d_in, encoding=encoding, attention="dp_free", normaliser="none",
+    )  # fmt: skip
+    model = Transformer(config, torch.Generator())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model
 
 
 @dataclass(frozen=True)

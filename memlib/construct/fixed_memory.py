@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from memlib import checks
-from memlib.construct.construction import ROUND, Construction
-from memlib.construct.readouts import Linear, QuadraticRidge, Readout, ReluRidge, network_error
+from memlib.construct.construction import ROUND, Construction, empty_layer
+from memlib.construct.readouts import QuadraticRidge, Readout, network_error, written_down
 from memlib.encodings import softplus, softplus_inverse
 from memlib.kernels import DIRECT_ROWS
-from memlib.model import FeedForward, Transformer, TransformerConfig
+from memlib.model import FeedForward, Transformer
 from memlib.sums import KernelSum
 from memlib.targets import Finite, FixedSparse
 
@@ -252,14 +252,8 @@ def fixed(target: FixedSparse, heads: int, width: int, encoding: str, *, alpha: 
     slots = {name: slice(i * d, (i + 1) * d) for i, name in enumerate(["x", *(f"lag {lag}" for lag in lags)])}
     if network is not None:
         slots["y"] = slice((len(lags) + 1) * d, (len(lags) + 1) * d + 1)
-    config = TransformerConfig(
-        d_in=d, d_out=1, d_model=max(s.stop for s in slots.values()), layers=1, heads=heads, width=width, d_head=d,
-        encoding=encoding, attention="dp_free", normaliser="none",
-    )  # fmt: skip
-    model = Transformer(config, torch.Generator())
+    model = empty_layer(slots, d, heads, width, encoding)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
         _write_attention(model, slots, lags, nodes, alpha)
         _write_readout(model, slots, readout, network)
 
@@ -350,11 +344,7 @@ def _readout_rounding(model: Transformer, readout: Readout, network: FeedForward
 def _check(target, heads, width, encoding, alpha, ffn, length) -> tuple[int, int, int]:
     if not isinstance(target, FixedSparse):
         raise TypeError(f"target must be a targets.FixedSparse, got {type(target).__name__}")
-    if not isinstance(target.readout, Linear | ReluRidge | QuadraticRidge):
-        raise TypeError(
-            "the readout must be a construct.Linear, ReluRidge or QuadraticRidge, whose weights can be written down; "
-            f"got {type(target.readout).__name__}"
-        )
+    written_down(target.readout)
     if not target.lags:
         raise ValueError("the target must have at least one lag; without memory no attention is needed")
     shape = (target.readout.tokens, len(target.readout.weights[0]))

@@ -11,7 +11,7 @@ from torch import Tensor
 from memlib import barron
 from memlib.model import FeedForward
 
-__all__ = ["Linear", "QuadraticRidge", "Readout", "ReluRidge", "network_error"]
+__all__ = ["Linear", "Product", "QuadraticRidge", "Readout", "ReluRidge", "network_error", "written_down"]
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,37 @@ class QuadraticRidge(Readout):
         if not isinstance(generator, torch.Generator):
             raise TypeError(f"a sampled FFN needs an explicit torch.Generator, got {type(generator).__name__}")
         return barron.sampled_ffn(self.function, width, generator)
+
+
+class Product(Readout):
+    r"""$f(z)=z_1z_2$ of two memories: the difference of two quadratic ridges, and no function of one combination alone.
+
+    $z_1z_2=\bigl(\frac{z_1+z_2}2\bigr)^2-\bigl(\frac{z_1-z_2}2\bigr)^2$, each with half of the neurons.
+    It is a readout of `construct.essential`, for scalar tokens.
+    """
+
+    def __init__(self):
+        super().__init__((1.0, 1.0))
+
+    @property
+    def ridges(self) -> tuple[tuple[float, QuadraticRidge], ...]:
+        """The two squares with their signs."""
+        return (1.0, QuadraticRidge((0.5, 0.5))), (-1.0, QuadraticRidge((0.5, -0.5)))
+
+    def __call__(self, z: Tensor) -> Tensor:
+        if z.shape[-2:] != (2, 1):
+            raise ValueError(f"the readout reads memories of shape (..., 2, 1), got {tuple(z.shape)}")
+        return z[..., 0, :] * z[..., 1, :]
+
+
+def written_down(readout, *more: type[Readout]) -> None:
+    """Raise `TypeError` unless the readout is one whose weights can be written down; ``more`` kinds may be allowed."""
+    if not isinstance(readout, (Linear, ReluRidge, QuadraticRidge, *more)):
+        names = ["Linear", "ReluRidge", "QuadraticRidge", *(kind.__name__ for kind in more)]
+        raise TypeError(
+            f"the readout must be a construct.{', '.join(names[:-1])} or {names[-1]}, whose weights can be written "
+            f"down; got {type(readout).__name__}"
+        )
 
 
 def network_error(network: FeedForward, readout: QuadraticRidge) -> tuple[float, float, float]:

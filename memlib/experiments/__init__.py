@@ -24,7 +24,7 @@ __all__ = ["SCALES", "STORED", "evaluate", "get", "names", "scales", "summary"]
 SCALES = ("book", "large")
 """The sizes in which every grid exists."""
 
-STORED = ("heads_for_depth", "nested_lookups", "substitutes")
+STORED = ("against_the_floor", "heads_for_depth", "nested_lookups", "substitutes")
 """The experiments with a stored table."""
 
 

@@ -10,6 +10,7 @@ from scipy.signal import lfilter
 
 from memlib import checks
 from memlib.sums.certificates import interpolating_sum
+from memlib.sums.hankel import SLOWEST, STEEPEST, real_rates, shift_invariant_bases
 from memlib.sums.kernel_sum import NORMS, KernelSum, _as_float, _encoding, _first_lag, _target
 from memlib.sums.price import _budget
 
@@ -160,11 +161,13 @@ def _least_absolute(columns, wanted):
     return -done.eqlin.marginals if done.status == 0 else None
 
 
-def starting_rates(target, heads: int, encoding: str) -> list[np.ndarray]:
+def starting_rates(target, heads: int, encoding: str, residual: bool = False) -> list[np.ndarray]:
     r"""The rates from which `best_sum` starts, each an array of $H$ numbers $p_h>0$.
 
     Multiples of a step, as in Lemma x:lem-bump and Theorems x:thm-lin, x:thm-log; geometric progressions; and rates
-    close together, where a sum imitates $s^{H-1}e^{-ps}$.
+    close together, where a sum imitates $s^{H-1}e^{-ps}$. For lin heads and a kernel given by its values also what
+    ESPRIT reads off its Hankel matrix (`shift_invariant_bases`), where that is larger than the number of heads; for log
+    heads also steeper progressions, and some that begin with the slope of the kernel's tail.
     """
     _encoding(encoding)
     target = _target(target, encoding)
@@ -176,7 +179,26 @@ def starting_rates(target, heads: int, encoding: str) -> list[np.ndarray]:
     starts += [np.geomspace(low * scale, high, heads) for low, high in ((0.1, 1.0), (0.5, 2.0), (1.0, 6.0))]
     middle = heads / max(last, 1) if encoding == "lin" else 1.0 + heads * scale
     starts.append(middle * np.linspace(0.8, 1.25, heads) if heads > 1 else np.array([middle]))
+    if encoding == "lin" and not isinstance(target, int) and _esprit_applies(target, heads, residual):
+        starts.append(real_rates(shift_invariant_bases(target, heads, residual), heads, apart=0.05))
+    if encoding == "log" and not isinstance(target, int):
+        starts += [np.geomspace(low, high, heads) for low, high in ((1.1, 12.0), (1.5, 30.0))]
+        starts += [_tail_slope(target) + step * (h - 1) for step in (0.5, 2.0)]
     return starts
+
+
+def _tail_slope(kernel) -> float:
+    """The p of c s^-p through the kernel's values at its last lag and half way there, within limits; 1.5 if neither."""
+    last = len(kernel) - 1
+    ends = np.abs([kernel[last // 2], kernel[last]])
+    if last < 4 or not ends.all():
+        return 1.5
+    return float(np.clip(-np.log(ends[1] / ends[0]) / math.log(last / (last // 2)), 0.3, 6.0))
+
+
+def _esprit_applies(target, heads, residual) -> bool:
+    """Whether the Hankel matrix of a kernel is larger than the number of heads, and not zero."""
+    return 2 * heads < len(target) - (2 if residual else 1) and bool(np.any(target[1:]))
 
 
 def best_sum(target, heads: int | None, encoding: str, norm: str = "l2", max_weight: float | None = None,
@@ -188,9 +210,11 @@ def best_sum(target, heads: int | None, encoding: str, norm: str = "l2", max_wei
     free.
 
     l2: variable projection from all `starting_rates`, with stable bases. l1: linear programmes in an orthonormal basis
-    at the rates so found and at the starts, then ``polish`` steps of a simplex search over the rates. The zero sum and
-    (for a lag) interpolating sums are candidates too. Every candidate is re-evaluated in extended precision, and the
-    best is returned: never worse than any start, and never a zero that is only rounding.
+    at the rates so found and at the starts, then ``polish`` steps for each head of a simplex search over the rates; for
+    a kernel given by its values also at rates from robust fits of rates and weights together and from reweighted
+    variable projection. The zero sum and (for a lag) interpolating sums or (for lin heads and a kernel given by its
+    values) the sum of ESPRIT are candidates too. Every candidate is re-evaluated in extended precision, and the best is
+    returned: never worse than any start, and never a zero that is only rounding.
 
     With ``max_weight``, $\sum_h|c_h|\le$ ``max_weight``. For given rates this is a convex problem; with ``heads=None``
     (any number of heads) it is solved on a dense grid of rates, refined where the solution lives: the trade-off of
@@ -213,11 +237,13 @@ def best_sum(target, heads: int | None, encoding: str, norm: str = "l2", max_wei
     budget = None if max_weight is None else min(float(max_weight), MOST_WEIGHT)
     if heads is None:
         return _best_on_grid(problem, budget)
-    found = _search_rates(problem, starting_rates(target, heads, encoding))
+    found = _search_rates(problem, starting_rates(target, heads, encoding, residual))
     if max_weight is not None:
         return _best_within(problem, found, heads, budget, polish)
     candidates = [problem.finish(found[0][1], [0.0] * heads, "zero sum")]
     chosen = found[:2] if norm == "l2" else _polished(problem, found, polish)
+    if not isinstance(target, int) and encoding == "lin" and _esprit_applies(target, heads, residual):
+        chosen.append((math.inf, real_rates(shift_invariant_bases(target, heads, residual), heads), "ESPRIT"))
     candidates += [problem.finish(*problem.solve(rates), name) for _, rates, name in chosen]
     if isinstance(target, int):
         candidates += _interpolating_candidates(problem, heads)
@@ -231,7 +257,7 @@ def _counted(best: BestSum, evaluations: int) -> BestSum:
 
 def _search_rates(problem, starts):
     """(l2 error, rates, name) for every start and for where variable projection led from it, best first."""
-    low, high = math.log(1e-4), math.log(40.0)
+    low, high = math.log(SLOWEST), math.log(STEEPEST)
     found = []
     for i, rates in enumerate(starts):
         theta = np.clip(np.log(rates), low + 1e-6, high - 1e-6)
@@ -244,13 +270,97 @@ def _search_rates(problem, starts):
 
 def _polished(problem, found, polish):
     """The most promising rates for the l1 norm, improved by a simplex search over them."""
+    if problem.lag is None and polish:
+        found = [*found, *_joint_rates(problem, [p for _, p, name in found if name.startswith("start")])]
     tried = sorted(((problem.l1_value(np.log(p)), p, name) for _, p, name in found), key=lambda entry: entry[0])
-    best = tried[0]
-    if polish:
-        done = minimize(problem.l1_value, np.log(best[1]), method="Nelder-Mead",
-                        options={"maxfev": polish * len(best[1]), "xatol": 1e-6, "fatol": 1e-12})  # fmt: skip
-        tried.insert(0, (float(done.fun), np.exp(np.clip(done.x, -12, 4)), f"simplex search from {best[2]}"))
-    return tried[:3]
+    if polish and problem.lag is not None:
+        tried.insert(0, _simplex(problem, tried[0], polish))
+    elif polish:  # a kernel with a tail: valleys differ little, so that several are searched
+        tried += [_reweighted(problem, entry) for entry in _distinct(tried)[:VALLEYS]]
+        tried.sort(key=lambda entry: entry[0])
+        tried += [_simplex(problem, entry, polish) for entry in _distinct(tried)[:VALLEYS]]
+        tried.append(_simplex(problem, min(tried, key=lambda entry: entry[0]), polish))
+        tried.sort(key=lambda entry: entry[0])
+    return tried[: 3 if problem.lag is not None else 5]
+
+
+def _joint_rates(problem, starts):
+    """Rates from fits of rates and weights together, with a loss that is nearer to the l1 norm than squares are."""
+    done = (_joint_fit(problem, rates, "soft_l1", 40) for rates in starts)
+    return [(math.inf, np.exp(z[: len(z) // 2]), f"joint fit from start {i}") for i, z in enumerate(done)]
+
+
+def _joint_fit(problem, rates, loss, most):
+    """Logarithms of the rates, and weights, by scipy's least squares over both, from the least-squares weights."""
+    x = problem.lags if problem.encoding == "lin" else np.log(problem.lags)
+    heads, wanted = len(rates), problem.wanted
+    low, high = math.log(SLOWEST), math.log(STEEPEST)
+
+    def rest(z):
+        problem.evaluations += 1
+        return np.exp(-np.outer(x, np.exp(z[:heads]))) @ z[heads:] - wanted
+
+    def jacobian(z):
+        problem.evaluations += 1
+        rates = np.exp(z[:heads])
+        columns = np.exp(-np.outer(x, rates))
+        return np.hstack([-np.outer(x, rates * z[heads:]) * columns, columns])
+
+    theta = np.clip(np.log(np.asarray(rates, dtype=float)), low + 1e-6, high - 1e-6)
+    weights = np.linalg.lstsq(problem.columns(np.exp(theta)), wanted, rcond=1e-12)[0]
+    bounds = (np.repeat([low, -np.inf], heads), np.repeat([high, np.inf], heads))
+    return least_squares(rest, np.append(theta, weights), jacobian, bounds=bounds, x_scale="jac", loss=loss,
+                         f_scale=1e-3 * (float(np.abs(wanted).max()) or 1.0), xtol=1e-12, ftol=1e-14, gtol=1e-14,
+                         max_nfev=most).x  # fmt: skip
+
+
+VALLEYS = 2  # starts of simplex searches for a kernel with a tail
+
+
+def _reweighted(problem, entry):
+    """Variable projection with weights that turn squares into absolute values, renewed three times."""
+    best = entry
+    for _ in range(3):
+        q = problem.basis(best[1])
+        a = _least_absolute(q, problem.wanted)
+        if a is None:
+            break
+        left = np.abs(problem.wanted - q @ a)
+        weights = 1 / np.sqrt(np.maximum(left, 1e-3 * max(float(left.mean()), 1e-300)))
+        weights /= weights.mean()
+
+        def rest(theta, weights=weights):
+            problem.evaluations += 1
+            b, _ = np.linalg.qr(weights[:, None] * problem.basis(np.exp(theta)))
+            wanted = weights * problem.wanted
+            return wanted - b @ (b.T @ wanted)
+
+        low, high = math.log(SLOWEST), math.log(STEEPEST)
+        begin = np.clip(np.log(best[1]), low + 1e-6, high - 1e-6)
+        done = least_squares(rest, begin, bounds=(low, high), xtol=1e-12, ftol=1e-14, gtol=1e-14, max_nfev=40)
+        value = problem.l1_value(done.x)
+        if not value < best[0]:
+            break
+        best = (value, np.exp(done.x), best[2] if best[2].startswith("reweighted") else f"reweighted {best[2]}")
+    return best
+
+
+def _simplex(problem, entry, polish):
+    """Where a simplex search over the rates leads from an (l1 error, rates, name), as such a triple."""
+    _, rates, name = entry
+    done = minimize(problem.l1_value, np.log(rates), method="Nelder-Mead",
+                    options={"maxfev": polish * len(rates), "xatol": 1e-6, "fatol": 1e-12})  # fmt: skip
+    name = name if name.startswith("simplex") else f"simplex search from {name}"
+    return float(done.fun), np.exp(np.clip(done.x, -12, 4)), name
+
+
+def _distinct(tried):
+    """Those entries of a sorted list whose error is not within 2 % of an entry before."""
+    kept = []
+    for entry in tried:
+        if not kept or entry[0] > 1.02 * kept[-1][0]:
+            kept.append(entry)
+    return kept
 
 
 def _interpolating_candidates(problem, heads):

@@ -1,6 +1,7 @@
 """Lemma 1 as code: from a bump to a polynomial to a sum of heads (chapter Fixed sparse memory, x:lem-bump)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,6 +128,27 @@ def jackson_sum(target, heads: int, encoding: str, alpha: float | None = None, o
     )
     object.__setattr__(made, "error", _jackson_error(made, rho))
     return made
+
+
+def smooth_sum(kernel: Callable[[np.ndarray], np.ndarray], heads: int, alpha: float) -> JacksonSum:
+    r"""The power sum of Theorem e:thm-smooth: nothing is filled in, $G(u)=s^{1+\alpha}\rho(s)$ with $u=s^{-\alpha}$.
+
+    ``kernel`` maps real lags $s\ge1$ (an array) to $\rho(s)$. The polynomial of degree $H-1$ interpolates $G$ at $H$
+    Chebyshev points, as in `jackson_sum`. The sum lives on the lags from 1 on; ``error`` is left open, since no window
+    was named.
+    """
+    if not callable(kernel):
+        raise TypeError(f"kernel must be a function of an array of lags, got {type(kernel).__name__}")
+    checks.integer("heads", heads, 1)
+    alpha = float(_positive("alpha", alpha))
+    u = (1 + np.cos(np.pi * (np.arange(heads) + 0.5) / heads)) / 2
+    s = u ** (-1 / alpha)
+    values = np.asarray(kernel(s), dtype=float)
+    if values.shape != s.shape or not np.isfinite(values).all():
+        raise ValueError("kernel must map an array of lags to as many finite numbers")
+    series = dct(s ** (1 + alpha) * values, type=2) / heads
+    series[0] /= 2
+    return JacksonSum("log", alpha, 0, series, np.array([]))
 
 
 def _smooth_target(rho, u, encoding, alpha, order):
