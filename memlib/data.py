@@ -71,7 +71,6 @@ class Text:
     Attributes:
         name: ``docstrings`` or ``source``.
         train, tuning, held_out: the parts.
-        alphabet: the characters; the integer of a character is its place here.
         sha256: of the parts together, in UTF-8.
         source: package and version.
         documents: how many documents each part holds, and how many were left out of it as near copies.
@@ -84,7 +83,11 @@ class Text:
     sha256: str
     source: str
     documents: dict[str, tuple[int, int]] = field(repr=False)
-    alphabet: str = field(default=ALPHABET, repr=False)
+
+    @property
+    def alphabet(self) -> str:
+        """The characters; the integer of a character is its place here."""
+        return ALPHABET
 
     @property
     def characters(self) -> str:
