@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memlib.model import Transformer, TransformerConfig
+from memlib.construct.readouts import Readout
+from memlib.model import FeedForward, Transformer, TransformerConfig
 from memlib.targets import Target
 
-__all__ = ["ROUND", "Construction", "empty_layer"]
+__all__ = ["ROUND", "Construction", "empty_layer", "write_readout"]
 
 ROUND = float(np.finfo(np.float64).eps) / 2
 """Unit roundoff of float64."""
@@ -26,6 +27,21 @@ def empty_layer(slots: dict[str, slice], d_in: int, heads: int, width: int, enco
         for parameter in model.parameters():
             parameter.zero_()
     return model
+
+
+def write_readout(
+    model: Transformer, read: slice, y: slice | None, readout: Readout, network: FeedForward | None
+) -> None:
+    """Into the one layer of ``model``: the FFN from the coordinates ``read`` to ``y``; or the output matrix alone."""
+    if network is None:
+        model.readout.weight[0, read] = torch.tensor(readout.weights, dtype=torch.float64).flatten()
+        model.readout.bias.fill_(readout.bias)
+        return
+    ffn = model.layers[0].ffn
+    ffn.hidden.weight[:, read] = network.hidden.weight
+    ffn.hidden.bias.copy_(network.hidden.bias)
+    ffn.out.weight[y] = network.out.weight
+    model.readout.weight[0, y] = 1.0
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from memlib import checks
 from memlib.construct import kernel_fits
-from memlib.construct.construction import ROUND, Construction, empty_layer
+from memlib.construct.construction import ROUND, Construction, empty_layer, write_readout
 from memlib.construct.fixed_memory import _readout_rounding, _rounding
 from memlib.construct.readouts import Product, QuadraticRidge, Readout, network_error, written_down
 from memlib.encodings import softplus, softplus_inverse
@@ -213,7 +213,8 @@ def essential(target: EssentiallySparse, heads: int, width: int, encoding: str, 
     model = empty_layer(slots, d, heads, width, encoding)
     with torch.no_grad():
         kernel_errors = _write_attention(model, slots, rho, sensitivity, np.asarray(rates, dtype=float), caution)
-        _write_readout(model, slots, readout, network)
+        memories = slice(slots["memory 1"].start, slots[f"memory {len(rho)}"].stop)
+        write_readout(model, memories, slots.get("y"), readout, network)
 
     stored = [_stored(model, slots, i) for i in range(1, len(rho) + 1)]
     rounding = [_rounding(model, part, length) + _target_rounding(row) for part, row in zip(stored, rho, strict=True)]
@@ -319,20 +320,6 @@ def _exact_error(heads, wanted, coefficients, residual: float) -> float:
     values = [mpmath.fdot(zip(row, c, strict=True)) - mpf(float(v)) for row, v in zip(heads, wanted, strict=True)]
     values[0] += residual
     return float(mpmath.fsum(values, absolute=True)) * (1 + 1e-12)
-
-
-def _write_readout(model: Transformer, slots, readout: Readout, network: FeedForward | None) -> None:
-    """The FFN from the memories into slot ``y`` and the output matrix; or the output matrix alone."""
-    memories = slice(slots["memory 1"].start, slots["memory 1"].start + readout.tokens * len(readout.weights[0]))
-    if network is None:
-        model.readout.weight[0, memories] = torch.tensor(readout.weights, dtype=torch.float64).flatten()
-        model.readout.bias.fill_(readout.bias)
-        return
-    layer = model.layers[0].ffn
-    layer.hidden.weight[:, memories] = network.hidden.weight
-    layer.hidden.bias.copy_(network.hidden.bias)
-    layer.out.weight[slots["y"]] = network.out.weight
-    model.readout.weight[0, slots["y"]] = 1.0
 
 
 def _target_rounding(rho: np.ndarray) -> float:

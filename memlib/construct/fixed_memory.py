@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from memlib import checks
-from memlib.construct.construction import ROUND, Construction, empty_layer
+from memlib.construct.construction import ROUND, Construction, empty_layer, write_readout
 from memlib.construct.readouts import QuadraticRidge, Readout, network_error, written_down
 from memlib.encodings import softplus, softplus_inverse
 from memlib.kernels import DIRECT_ROWS
@@ -255,7 +255,8 @@ def fixed(target: FixedSparse, heads: int, width: int, encoding: str, *, alpha: 
     model = empty_layer(slots, d, heads, width, encoding)
     with torch.no_grad():
         _write_attention(model, slots, lags, nodes, alpha)
-        _write_readout(model, slots, readout, network)
+        tokens = slice(0, slots[f"lag {lags[-1]}"].stop)
+        write_readout(model, tokens, slots.get("y"), readout, network)
 
     stored = [_stored(model, slots, lag) for lag in lags]
     lag_errors = tuple(_l1_error(lag, part) for lag, part in zip(lags, stored, strict=True))
@@ -294,20 +295,6 @@ def _write_attention(model: Transformer, slots, lags, nodes, alpha: float) -> No
             attention.out.weight[slots[f"lag {lag}"], h * config.d_head : (h + 1) * config.d_head] = c * one
         if config.encoding == "lin":  # a lin head sees the present token: the embedding takes it back
             model.embed.weight[slots[f"lag {lag}"]] = -math.fsum(coefficients) * one
-
-
-def _write_readout(model: Transformer, slots, readout: Readout, network: FeedForward | None) -> None:
-    """The FFN from the token slots into slot ``y`` and the output matrix; or the output matrix alone."""
-    tokens = slice(0, readout.tokens * len(readout.weights[0]))
-    if network is None:
-        model.readout.weight[0, tokens] = torch.tensor(readout.weights, dtype=torch.float64).flatten()
-        model.readout.bias.fill_(readout.bias)
-        return
-    ffn = model.layers[0].ffn
-    ffn.hidden.weight[:, tokens] = network.hidden.weight
-    ffn.hidden.bias.copy_(network.hidden.bias)
-    ffn.out.weight[slots["y"]] = network.out.weight
-    model.readout.weight[0, slots["y"]] = 1.0
 
 
 def _rounding(model: Transformer, stored: KernelSum, length: int) -> float:
